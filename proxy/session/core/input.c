@@ -170,16 +170,6 @@ static bool session_must_wait(struct session *s) {
            (s->epoch != upstream_epoch(s->worker->upstream));
 }
 
-bool session_unauthenticated(const struct session *s) {
-    const struct worker *w = s->worker;
-    return !s->authenticated ||
-           (w->strangers != UNAUTHENTICATED_SERVED && session_is_stranger(s) && s->arrival > w->served);
-}
-
-bool session_doubted(const struct session *s) {
-    return s->worker->strangers == UNAUTHENTICATED_UNKNOWN && s->authenticated && session_is_stranger(s);
-}
-
 /* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. It waits also until the node
  * has said whether it serves clients without login, since it may have to be refused. */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
@@ -284,11 +274,7 @@ static void session_unread(struct session *s, enum session_unread why, bool hold
     s->unread = (uint8_t)(holds ? before | why : before & ~why);
     if (!before == !s->unread || s->state == SESSION_CLOSED)
         return;
-    ev_io_stop(s->worker->loop, &s->io);
-    int events = (s->io.events & EV_WRITE) | (s->unread ? 0 : EV_READ);
-    ev_io_set(&s->io, s->fd, events);
-    if (events)
-        ev_io_start(s->worker->loop, &s->io);
+    session_watch(s, s->io.events & EV_WRITE);
     if (s->tls && !s->unread)
         tls_resume(s->tls);
 }
@@ -316,13 +302,13 @@ static size_t session_stream(struct session *s, const char *data, size_t len) {
     if (!stream_takes(s->stream))
         return 0;
     size_t used = stream_take(s->stream, data, len, &error);
-    if (error) {
+    if (error == STREAM_OVER_LIMIT) {
+        session_over_query_limit(s);
+    } else if (error) {
         char copy[RESP_ERROR_TEXT]; /* the text may belong to the stream */
         snprintf(copy, sizeof(copy), "%s", error);
         stream_drop(s);
         session_protocol_error(s, copy);
-    } else if (s->stream && stream_over_limit(s->stream, s->worker->config->query_buffer_limit)) {
-        session_over_query_limit(s);
     }
     return used;
 }

@@ -193,12 +193,11 @@ void session_reply_over(struct session *s) {
 
 /* ---- output ------------------------------------------------------------------------------------------ */
 
-static void session_watch_writable(struct session *s, bool on) {
-    bool now = (s->io.events & EV_WRITE) != 0;
-    if (now == on)
+void session_watch(struct session *s, bool writable) {
+    int events = (s->unread ? 0 : EV_READ) | (writable ? EV_WRITE : 0);
+    if ((s->io.events & (EV_READ | EV_WRITE)) == events)
         return;
     ev_io_stop(s->worker->loop, &s->io);
-    int events = (s->unread ? 0 : EV_READ) | (on ? EV_WRITE : 0);
     ev_io_set(&s->io, s->fd, events);
     if (events)
         ev_io_start(s->worker->loop, &s->io);
@@ -297,7 +296,7 @@ void session_flush(struct session *s) {
     }
     bool nothing = (s->out.unsent | s->held_bytes | (s->delays & (DELAY_OWES | DELAY_OUTPUT))) == 0;
     if (nothing && s->over_soft_since <= 0) { /* the usual case */
-        session_watch_writable(s, false);
+        session_watch(s, false);
         return;
     }
     if (session_over_limit(s)) {
@@ -310,6 +309,6 @@ void session_flush(struct session *s) {
         session_hold(s);
     else if (s->out.unsent < OUTPUT_LOW && (s->delays & DELAY_OUTPUT))
         session_go_on(s);
-    session_watch_writable(s, s->out.unsent > 0);
+    session_watch(s, s->out.unsent > 0);
     session_ease(s);
 }

@@ -213,9 +213,15 @@ static inline bool session_is_stranger(const struct session *s) {
 }
 
 /* Whether the session has not logged in: to the proxy, or to a node that requires it. */
-bool session_unauthenticated(const struct session *s);
+static inline bool session_unauthenticated(const struct session *s) {
+    const struct worker *w = s->worker;
+    return !s->authenticated ||
+           (w->strangers != UNAUTHENTICATED_SERVED && session_is_stranger(s) && s->arrival > w->served);
+}
 /* Whether an unauthenticated session may need no login: no node has answered yet whether it requires one. */
-bool session_doubted(const struct session *s);
+static inline bool session_doubted(const struct session *s) {
+    return s->worker->strangers == UNAUTHENTICATED_UNKNOWN && s->authenticated && session_is_stranger(s);
+}
 /* For a session in doubt. NULL: the node is being asked, so the request goes on waiting for its first answer. Else the
  * error for it: there is no answer now. */
 const char *session_await_word(struct session *s);
