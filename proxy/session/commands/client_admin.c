@@ -37,7 +37,7 @@ enum admin_verb { ADMIN_LIST, ADMIN_KILL, ADMIN_PAUSE, ADMIN_UNPAUSE, ADMIN_UNBL
 
 /* A line of CLIENT LIST. */
 struct shown {
-    uint64_t id;
+    int64_t id; /* first, for by_number */
     char *line;
 };
 
@@ -311,7 +311,7 @@ static void visit_list(struct admin *a, struct session *s) {
         a->shown_cap = a->shown_cap ? a->shown_cap * 2 : 16;
         a->shown = memory_realloc(a->shown, a->shown_cap * sizeof(*a->shown));
     }
-    a->shown[a->shown_count++] = (struct shown){s->lock.id, line.data};
+    a->shown[a->shown_count++] = (struct shown){(int64_t)s->lock.id, line.data};
 }
 
 static void blocked_at(void *arg, const char *node, int64_t client) {
@@ -378,16 +378,11 @@ static void admin_visit(struct broadcast *t, struct worker *w) {
 
 /* ---- back at home ----------------------------------------------------------------------------------- */
 
-static int by_id(const void *a, const void *b) {
-    const struct shown *x = a, *y = b;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
 /* Replies with the clients in the order of their numbers; only those asked for, if numbers were given. */
 static void reply_list(struct admin *a, struct request *r) {
     struct text lines = {0}, reply = {0};
     if (a->shown_count > 1)
-        qsort(a->shown, a->shown_count, sizeof(*a->shown), by_id);
+        qsort(a->shown, a->shown_count, sizeof(*a->shown), by_number);
     for (size_t i = 0; i < a->shown_count && a->id_count == 0; i++)
         text_append(&lines, a->shown[i].line, strlen(a->shown[i].line));
     struct handed_counts before = handed_board_read(r->worker->shared->before);
@@ -396,9 +391,9 @@ static void reply_list(struct admin *a, struct request *r) {
                     "id=0 addr=process-%lld:0 name=clients-of-the-process-that-leaves clients=%lld leases=%lld\n",
                     (long long)before.pid, (long long)before.clients, (long long)before.leases);
     for (size_t i = 0; i < a->id_count; i++) {
-        struct shown wanted = {.id = (uint64_t)a->ids[i]}, *found = NULL;
+        struct shown wanted = {.id = a->ids[i]}, *found = NULL;
         if (a->shown_count > 0)
-            found = bsearch(&wanted, a->shown, a->shown_count, sizeof(wanted), by_id);
+            found = bsearch(&wanted, a->shown, a->shown_count, sizeof(wanted), by_number);
         if (found)
             text_append(&lines, found->line, strlen(found->line));
     }

@@ -10,8 +10,6 @@
 #include "proxy/session/commands/private.h"
 #include "proxy/session/push/push.h"
 
-static const char NAME_REFUSED[] = "ERR Client names cannot contain spaces, newlines or special characters.";
-
 bool client_name_ok(const char *name, size_t len) {
     for (size_t i = 0; i < len; i++)
         if (name[i] < '!' || name[i] > '~')
@@ -24,8 +22,9 @@ void client_set_text(char **field, const char *text, size_t len) {
     *field = len > 0 ? memory_strndup(text, len) : NULL;
 }
 
-static void reply_ok(struct session *s, const struct command *c) {
+static bool reply_ok(struct session *s, const struct command *c) {
     session_answer(s, c, "+OK\r\n", 5);
+    return true;
 }
 
 /* ---- names -------------------------------------------------------------------------------------- */
@@ -34,13 +33,12 @@ static bool client_setname(struct session *s, const struct request_class *k) {
     size_t len;
     const char *name = class_arg(k, 2, &len);
     if (!client_name_ok(name, len)) {
-        session_refuse(s, k->command, "%s", NAME_REFUSED);
+        session_refuse(s, k->command, "%s", CLIENT_NAME_REFUSED);
         return true;
     }
     client_set_text(&s->name, name, len);
     session_identify(s);
-    reply_ok(s, k->command);
-    return true;
+    return reply_ok(s, k->command);
 }
 
 static bool client_getname(struct session *s, const struct request_class *k) {
@@ -70,8 +68,7 @@ static bool client_setinfo(struct session *s, const struct request_class *k) {
     client_set_text(name ? &s->lib_name : &s->lib_version, value, len);
     if (name)
         engine_session_library(s->worker->shared->engine, &s->lock, value, len);
-    reply_ok(s, k->command);
-    return true;
+    return reply_ok(s, k->command);
 }
 
 /* ---- the rest ----------------------------------------------------------------------------------- */
@@ -115,8 +112,7 @@ static bool client_no_evict(struct session *s, const struct request_class *k) {
         commands_of(s)->no_evict = false;
     else
         return false;
-    reply_ok(s, k->command);
-    return true;
+    return reply_ok(s, k->command);
 }
 
 /* The subcommands that the proxy knows, with the number of their arguments. `answer` returns false if Redis has an

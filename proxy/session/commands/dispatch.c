@@ -250,17 +250,6 @@ static __attribute__((noinline)) enum dispatch_result dispatch_advised(struct se
     return DISPATCHED;
 }
 
-/* Dispatches DEL or UNLINK of one key outside of all rules. */
-static __attribute__((noinline)) enum dispatch_result
-dispatch_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    size_t len;
-    const char *key = request_arg(r, bytes, 1, &len);
-    if (advise_wants(s, c, r, bytes, key, len))
-        return dispatch_advised(s, c, r, bytes, 1);
-    session_forward(s, c, r, bytes, slot_for(s, key, len));
-    return DISPATCHED;
-}
-
 /* Dispatches a command on one key that a rule watches. A lock of an enforced rule needs no class: the only call of
  * lock_dispatch is inline, which earns 2 % of the bound on acquire and release. */
 static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c,
@@ -281,14 +270,19 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
 }
 
 /* Dispatches DEL or UNLINK of one key. */
-static inline enum dispatch_result dispatch_release(struct session *s, const struct command *c,
-                                                    const struct resp_request *r, const char *bytes) {
+static __attribute__((noinline)) enum dispatch_result
+dispatch_release(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     size_t len;
     const char *key = request_arg(r, bytes, 1, &len);
     if (key_is_guard(key, len))
         return dispatch_classified(s, c, r, bytes);
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
-    return rule ? dispatch_lock_key(s, c, r, bytes, 1, rule) : dispatch_outside(s, c, r, bytes);
+    if (rule)
+        return dispatch_lock_key(s, c, r, bytes, 1, rule);
+    if (advise_wants(s, c, r, bytes, key, len))
+        return dispatch_advised(s, c, r, bytes, 1);
+    session_forward(s, c, r, bytes, slot_for(s, key, len));
+    return DISPATCHED;
 }
 
 /* Dispatches the usual case, one key and no rule for it. All of this way is inline, including forward, which earns 4 %
@@ -323,11 +317,6 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
 int dispatch_unknown_slot(const struct session *s, const struct resp_request *r, const char *bytes) {
     bool placed = upstream_is_cluster(s->worker->upstream) && r->argc > 1;
     return placed ? slot_of_key(bytes + r->argv[1].off, r->argv[1].len) : SLOT_NONE;
-}
-
-/* Forwards a command that neither the table nor the asked node knows; that node's answer counts. */
-static void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
-    session_forward(s, NULL, r, bytes, dispatch_unknown_slot(s, r, bytes));
 }
 
 static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,
@@ -368,7 +357,8 @@ static enum dispatch_result dispatch_restricted(struct session *s, const struct 
         return local_dispatch(s, k);
     if (c)
         return pubsub_restricted(s, k);
-    dispatch_unknown(s, k->request, k->bytes); /* the node answers that there is no such command */
+    /* The node answers that there is no such command. */
+    class_pass(s, k, dispatch_unknown_slot(s, k->request, k->bytes));
     return DISPATCHED;
 }
 
@@ -423,8 +413,8 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         return true;
     }
     *result = DISPATCHED;
-    if (!c)
-        dispatch_unknown(s, r, bytes);
+    if (!c) /* that node's answer counts */
+        session_forward(s, NULL, r, bytes, dispatch_unknown_slot(s, r, bytes));
     *command = c;
     return c == NULL;
 }

@@ -351,7 +351,7 @@ static const char *hello_options(struct session *s, struct change *change, const
         } else if (class_arg_is(k, i, "setname") && left >= 1) {
             const char *name = class_arg(k, i + 1, &len);
             if (!client_name_ok(name, len))
-                return "ERR Client names cannot contain spaces, newlines or special characters.";
+                return CLIENT_NAME_REFUSED;
             if (change->authenticates) { /* it is set when the login is valid */
                 memory_free(change->name);
                 change->name = memory_strndup(name, len);
@@ -367,20 +367,6 @@ static const char *hello_options(struct session *s, struct change *change, const
         }
     }
     return NULL;
-}
-
-/* Redis runs what stands before the invalid option: a login there counts, if it is valid. */
-static void hello_wrong(struct session *s, const struct request_class *k, struct change *change, const char *wrong) {
-    bool logs_in = change->authenticates && wrong != WRONGPASS && wrong != LOCAL_TOO_OFTEN;
-    if (logs_in && !s->worker->config->requirepass) {
-        change->wrong = memory_strdup(wrong);
-        change_start(s, k, change, session_hello(s));
-        return;
-    }
-    if (logs_in)
-        change_apply(s, change);
-    change_free(&change->owner);
-    session_refuse(s, k->command, "%s", wrong);
 }
 
 bool local_logs_in(const struct request_class *k) {
@@ -409,14 +395,22 @@ static void do_hello(struct session *s, const struct request_class *k) {
         wrong = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> "
                 "<pass> option can be used to authenticate the client and select the RESP protocol version at "
                 "the same time";
-    if (wrong) {
-        hello_wrong(s, k, change, wrong);
-        text_clear(&error);
-        return;
+    /* Redis runs what stands before an invalid option: a login there counts, if it is valid. */
+    bool logs_in = change->authenticates && wrong != WRONGPASS && wrong != LOCAL_TOO_OFTEN;
+    if (!wrong) {
+        change->hello = true;
+        change->lane.protocol = (uint32_t)protocol;
+        change_start(s, k, change, lane_hello(&change->lane));
+    } else if (logs_in && !s->worker->config->requirepass) {
+        change->wrong = memory_strdup(wrong);
+        change_start(s, k, change, session_hello(s));
+    } else {
+        if (logs_in)
+            change_apply(s, change);
+        change_free(&change->owner);
+        session_refuse(s, k->command, "%s", wrong);
     }
-    change->hello = true;
-    change->lane.protocol = (uint32_t)protocol;
-    change_start(s, k, change, lane_hello(&change->lane));
+    text_clear(&error);
 }
 
 static void do_select(struct session *s, const struct request_class *k) {
@@ -461,51 +455,44 @@ static void do_reset(struct session *s, const struct command *c) {
     session_answer(s, c, "+RESET\r\n", 8);
 }
 
-/* Applies a SELECT, AUTH or HELLO of a transaction, after the node has accepted it, to the session. */
-static void change_from_element(struct session *s, const struct request_class *k, const char *element, size_t len,
-                                struct text *out) {
-    const struct command *c = k->command;
-    struct change *change = change_new(s);
-    struct text error = {0};
-    size_t arg_len;
-    const char *first = k->request->argc > 1 ? class_arg(k, 1, &arg_len) : NULL;
-    int64_t number = 0;
-    bool read = first && resp_integer(first, arg_len, &number);
-    if (c->id == COMMAND_SELECT && read)
-        change->lane.db = (uint32_t)number;
-    if (c->id == COMMAND_AUTH)
-        (void)auth_login(s, change, k);
-    if (c->id == COMMAND_HELLO)
-        (void)hello_options(s, change, k, &error);
-    if (c->id == COMMAND_HELLO && read)
-        change->lane.protocol = (uint32_t)number;
-    text_clear(&error);
-    change_apply(s, change);
-    change_free(&change->owner);
-    if (c->id == COMMAND_HELLO)
-        append_hello(s, element, len, out);
-    else
-        text_append(out, element, len);
-}
-
 void local_element(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                    struct text *out) {
+    const struct command *c = item->command;
     struct resp_request r;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     struct request_class k;
     resp_request_init(&r);
     bool known = resp_request_scan(&r, item->bytes, item->len, &limits) == RESP_OK && s;
-    class_begin(&k, item->command, &r, item->bytes);
+    class_begin(&k, c, &r, item->bytes);
     if (known && local_logs_in(&k)) {
         struct place *place = place_of(s);
         place->used = place->used > 1 ? place->used - 1 : 0; /* it was counted when it was queued */
         if (len > 10 && memcmp(element, "-WRONGPASS", 10) == 0)
             wrong_note(s, 0);
     }
-    if (element[0] == '-')
+    if (known && element[0] != '-') {
+        struct change *change = change_new(s);
+        struct text error = {0};
+        size_t arg_len;
+        const char *first = r.argc > 1 ? class_arg(&k, 1, &arg_len) : NULL;
+        int64_t number = 0;
+        bool read = first && resp_integer(first, arg_len, &number);
+        if (c->id == COMMAND_SELECT && read)
+            change->lane.db = (uint32_t)number;
+        if (c->id == COMMAND_AUTH)
+            (void)auth_login(s, change, &k);
+        if (c->id == COMMAND_HELLO)
+            (void)hello_options(s, change, &k, &error);
+        if (c->id == COMMAND_HELLO && read)
+            change->lane.protocol = (uint32_t)number;
+        text_clear(&error);
+        change_apply(s, change);
+        change_free(&change->owner);
+    }
+    if (element[0] == '-' || (known && c->id != COMMAND_HELLO))
         text_append(out, element, len);
     else if (known)
-        change_from_element(s, &k, element, len, out);
+        append_hello(s, element, len, out);
     resp_request_clear(&r);
 }
 

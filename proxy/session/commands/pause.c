@@ -105,12 +105,9 @@ void pause_end(struct worker *w) {
         upstream_try_now(w->upstream);
     }
     w->pause = PAUSE_NONE;
-    LIST_FOREACH(it, &w->sessions) {
-        struct session *s = LIST_ENTRY(it, struct session, link);
-        pause_leave(s);
-        if (s->input)
-            session_mark_runnable(s);
-    }
+    LIST_FOREACH(it, &w->sessions)
+    pause_leave(LIST_ENTRY(it, struct session, link));
+    worker_wake_waiting(w);
 }
 
 static void pause_over(struct ev_loop *loop, struct ev_timer *timer, int events) {
@@ -156,14 +153,15 @@ struct stoppage {
     struct request_owner owner; /* first */
     struct broadcast broadcast;
     struct request *request;
-    struct ev_timer timer; /* in the loop of the worker that is visited */
+    struct ev_timer timer; /* in the loop of the worker that is visited; calls `next` */
     struct worker *at;     /* that worker */
-    uint64_t asker;        /* the operator's session */
-    int64_t ms;            /* how long the pause lasts */
-    double until;          /* when no more is waited for, by worker_steady */
-    size_t left, blocked;  /* how many clients still wait for a node; how many of them are blocked there */
-    size_t master;         /* RESUME: the master that is asked */
-    enum step step;        /* SWITCH: the question that is asked; the address of the other node; the mark */
+    void (*next)(struct stoppage *p);
+    uint64_t asker;       /* the operator's session */
+    int64_t ms;           /* how long the pause lasts */
+    double until;         /* when no more is waited for, by worker_steady */
+    size_t left, blocked; /* how many clients still wait for a node; how many of them are blocked there */
+    size_t master;        /* RESUME: the master that is asked */
+    enum step step;       /* SWITCH: the question that is asked; the address of the other node; the mark */
     char address[NODE_MAX];
     int64_t mark, asked; /* `asked`: what this SWITCH writes to the old node, in a key of its own */
 };
@@ -205,11 +203,16 @@ static bool is_late(const struct stoppage *p, struct worker *w) {
     return w->stopping || w->over || worker_steady(w) >= p->until;
 }
 
-static void again(struct stoppage *p, struct worker *w, double wait,
-                  void (*fn)(struct ev_loop *loop, struct ev_timer *timer, int events)) {
-    ev_timer_init(&p->timer, fn, wait, 0.);
+static void wait_over(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct stoppage *p = timer->data;
+    p->next(p);
+}
+
+static void again(struct stoppage *p, struct worker *w, double wait, void (*next)(struct stoppage *p)) {
+    ev_timer_init(&p->timer, wait_over, wait, 0.);
     p->timer.data = p;
     p->at = w;
+    p->next = next;
     ev_timer_start(w->loop, &p->timer);
 }
 
@@ -259,8 +262,7 @@ static void marked(struct call *c, const struct call_end *end_) {
     pause_done(p);
 }
 
-static void renew_more(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct stoppage *p = timer->data;
+static void renew_more(struct stoppage *p) {
     struct worker *w = p->at;
     unsigned asked = engine_outlast(w->shared->engine, p->ms, RENEWALS_AT_ONCE, worker_now(w));
     if ((asked > 0 || w->own_works > 1) && !is_late(p, w)) {
@@ -308,8 +310,7 @@ static bool quiet_look(struct stoppage *p, struct worker *w) {
     return true;
 }
 
-static void quiet_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct stoppage *p = timer->data;
+static void quiet_tick(struct stoppage *p) {
     if (quiet_look(p, p->at))
         broadcast_leave(&p->broadcast, p->at);
     else
@@ -365,10 +366,6 @@ static void resume_visit(struct broadcast *t, struct worker *w) {
 
 static void ask_master(struct stoppage *p);
 
-static void ask_again(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    ask_master(timer->data);
-}
-
 /* A master that begins again will serve soon. Any other error of its own shows that it is there. */
 static void answered(struct call *c, const struct call_end *end_) {
     static const char *const begins[] = {"LOADING ", "CLUSTERDOWN ", "MASTERDOWN ", "READONLY "};
@@ -385,7 +382,7 @@ static void answered(struct call *c, const struct call_end *end_) {
         end(p, reply);
     } else {
         p->master += !away;
-        again(p, w, away ? ASK_SECONDS : 0., ask_again);
+        again(p, w, away ? ASK_SECONDS : 0., ask_master);
     }
 }
 
@@ -395,7 +392,7 @@ static void ask_master(struct stoppage *p) {
     size_t masters = upstream_master_count(w->upstream);
     upstream_try_now(w->upstream);
     if (masters == 0 && !is_late(p, w)) {
-        again(p, w, ASK_SECONDS, ask_again);
+        again(p, w, ASK_SECONDS, ask_master);
         return;
     }
     if (p->master >= masters) {
@@ -442,10 +439,6 @@ static void switch_visit(struct broadcast *t, struct worker *w) {
 
 static void ask_step(struct stoppage *p);
 
-static void step_again(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    ask_step(timer->data);
-}
-
 /* Whether the reply is the number. */
 static bool is_number(int64_t expected, const struct call_end *end_) {
     struct resp_item found;
@@ -486,12 +479,12 @@ static void step_answered(struct call *c, const struct call_end *end_) {
     const char *refused = objection(p, end_, why);
     bool over = !refused && (p->step == STEP_SAME || (p->step == STEP_OLD && call_end_error(end_, &len)));
     if (refused && p->step < STEP_OLD && !is_late(p, w)) {
-        again(p, w, ASK_SECONDS, step_again); /* the other node may be about to be promoted */
+        again(p, w, ASK_SECONDS, ask_step); /* the other node may be about to be promoted */
     } else if (refused) {
         switch_end(p, refused);
     } else if (!over) {
         p->step++;
-        again(p, w, 0., step_again);
+        again(p, w, 0., ask_step);
     } else if (atomic_load(&w->shared->pause_mark) != p->mark) { /* in some thread */
         switch_end(p, "the pause is over");
     } else {

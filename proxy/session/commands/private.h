@@ -133,6 +133,7 @@ bool client_is_own(const struct request_class *k);
 
 /* Whether a name may appear in CLIENT LIST, by Redis's rule. */
 bool client_name_ok(const char *name, size_t len);
+#define CLIENT_NAME_REFUSED "ERR Client names cannot contain spaces, newlines or special characters."
 /* Replaces a text of the session; len 0: removes it. */
 void client_set_text(char **field, const char *text, size_t len);
 

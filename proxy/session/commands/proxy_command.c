@@ -127,18 +127,6 @@ void rights_ask_unauthenticated(struct worker *w) {
     call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
 }
 
-static void rights_ask(struct session *s, bool changes) {
-    struct upstream_lane lane = s->lane;
-    lane.protocol = 2;
-    if (s->worker->pause == PAUSE_PROXY)
-        upstream_try_now(s->worker->upstream);
-    struct request *request = request_new(s, NULL); /* without a reply; holds later requests back */
-    request->call.done = changes ? change_judged : looked;
-    request_barrier(request);
-    call_submit_lane(&request->call, SLOT_NONE, &lane, changes ? CHANGE : LOOK,
-                     changes ? sizeof(CHANGE) - 1 : sizeof(LOOK) - 1);
-}
-
 /* Checks the rights for a PROXY command. True: use *result, since the client's rights are being asked for, or are
  * missing. */
 static bool rights_wanted(struct session *s, const struct request_class *k, enum dispatch_result *result) {
@@ -158,7 +146,15 @@ static bool rights_wanted(struct session *s, const struct request_class *k, enum
     if (commands_of(s)->rights == RIGHTS_UNKNOWN) {
         if (s->in_flight > 0) /* one of them may change the rights */
             return true;
-        rights_ask(s, changes);
+        struct upstream_lane lane = s->lane;
+        lane.protocol = 2;
+        if (w->pause == PAUSE_PROXY)
+            upstream_try_now(w->upstream);
+        struct request *request = request_new(s, NULL); /* without a reply; holds later requests back */
+        request->call.done = changes ? change_judged : looked;
+        request_barrier(request);
+        call_submit_lane(&request->call, SLOT_NONE, &lane, changes ? CHANGE : LOOK,
+                         changes ? sizeof(CHANGE) - 1 : sizeof(LOOK) - 1);
         if (commands_of(s)->rights == RIGHTS_UNKNOWN)
             return true;
     }
@@ -398,13 +394,11 @@ static enum dispatch_result proxy_semaphore(struct session *s, const struct comm
     const struct lock_key name = {.db = session_db(s), .name = key, .len = len};
     struct explanation x = {.session = s};
     struct text reply = {0}, holders = {0};
-    char number[24];
     int64_t held = permits_show(w->shared->permits, &name, PERMITS_SHOWN, worker_now(w), &holders);
-    snprintf(number, sizeof(number), ":%lld\r\n", (long long)held);
     pair_of(&x, "key", key, len);
     pair(&x, "kind", "semaphore");
     append_bulk(&x.body, "permits", sizeof("permits") - 1);
-    text_append(&x.body, number, strlen(number));
+    text_printf(&x.body, ":%lld\r\n", (long long)held);
     x.count += 2;
     pair_of(&x, "holders", holders.len > 0 ? holders.data : "", holders.len);
     end_map(&x, &reply);
