@@ -46,7 +46,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/net/resolve.h"
-#include "proxy/session/core/broadcast.h"
+#include "proxy/session/core/session_worker.h"
 #include "proxy/worker/private.h"
 
 enum { MARK_SLOT = 0, ERROR_MAX = 200, AWAY_LEAST = 3 };

@@ -311,7 +311,7 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         else if (s->over_soft_since > 0)
             session_mark_dirty(s);
         else if (s->hears & HEARS_TICK)
-            session_tick(s);
+            ROOMS_CALL(w, tick, s);
     }
 }
 

@@ -131,6 +131,26 @@ class Relay:
         self.listener.close()
 
 
+class Link(Relay):
+    """Once told to, it closes a connection instead of passing on the answer to what concerns locks."""
+
+    def __init__(self, to):
+        self.swallows, self.swallowed = False, 0
+        super().__init__(to)
+
+    def connected(self):
+        return threading.Event()  # set: the next answer is not passed on
+
+    def passes(self, marked, requests, data):
+        if requests and self.swallows and b"lock:x" in data:
+            self.swallows = False
+            marked.set()
+        elif marked.is_set() and not requests:
+            self.swallowed += 1
+            return False
+        return True
+
+
 def split(data):
     """(words, rest) of the first multibulk in data; (None, data) if it is not complete."""
     eol = data.find(b"\r\n")

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from fake import Link
 from helpers import is_upstream, keys_of, polite, says_unknown, works_again
 from resp import Client, Closed, Error, encode
 from servers import HOST, free_port, until
@@ -163,6 +164,36 @@ def test_locks_survive_a_lost_connection(start_redis, start_proxy, connect):
             assert other("DEL", name) == 0
             until(lambda: client("DEL", name) == 1, 15, "the holder's release")
             assert server.run("EXISTS", name) == 0
+
+
+class Late(Link):
+    """Behind the answer that it has swallowed, it holds back what concerns locks until `goes_on` is set."""
+
+    def __init__(self, to):
+        self.goes_on = threading.Event()
+        super().__init__(to)
+
+    def passes(self, marked, requests, data):
+        if requests and self.swallowed and b"lock:x" in data:
+            self.goes_on.wait(30)
+        return super().passes(marked, requests, data)
+
+
+def test_a_field_whose_lease_ends_before_its_repeat(start_redis, start_proxy, connect):
+    """HSETNX is sent again when its lease has ended, and is a new attempt: 1 says that the client holds the lock."""
+    redis = start_redis()
+    link = Late(redis.address)
+    client = connect(start_proxy("standalone %s:%d" % link.address, "lock lock:* lease 1s kind hash"))
+    direct = redis.client()
+    assert client("HSETNX", "lock:y", "worker", "1") == 1  # Redis knows the script
+    link.swallows = True
+    client.send(encode("HSETNX", "lock:x", "worker", "1"))
+    until(lambda: link.swallowed, 30, "the first reply")
+    until(lambda: not direct("EXISTS", "lock:x"), 30, "the end of the first lease")
+    link.goes_on.set()
+    assert client.read() == 1
+    assert direct("HGET", "lock:x", "worker") == "1"
+    link.close()
 
 
 def test_no_renewal_is_repeated_for_an_owner_that_is_gone(start_redis, start_proxy, connect):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fake import Relay
+from fake import Link
 from migration import Migration, refused
 from resp import Client, Error, encode
 from servers import guard_record, is_watermark, slot_of, until
@@ -18,26 +18,6 @@ FUTURE_US = 10 ** 12  # eleven days
 @pytest.fixture
 def short(backend, start_proxy):
     return start_proxy(backend, "guard-records short", "lock lock:waits:* wait 5s", "lock lock:short:* lease 2s", "lock lock:*")
-
-
-class Link(Relay):
-    """Once told to, it closes a connection instead of passing on the answer to what concerns locks."""
-
-    def __init__(self, to):
-        self.swallows, self.swallowed = False, 0
-        super().__init__(to)
-
-    def connected(self):
-        return threading.Event()  # set: the next answer is not passed on
-
-    def passes(self, marked, requests, data):
-        if requests and self.swallows and b"lock:x" in data:
-            self.swallows = False
-            marked.set()
-        elif marked.is_set() and not requests:
-            self.swallowed += 1
-            return False
-        return True
 
 
 class Slow(Link):

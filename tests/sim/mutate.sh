@@ -93,7 +93,7 @@ export -f link out_of_bounds noticed mutate
 mkdir "$WORK"/{whole,front,sim,traffic,traffic_main,unit,mutants}
 engine_sources >"$WORK/sources"
 for file in proxy/session/locks/{handover,lock_command}.c proxy/session/waits/{lock_wait,park,release_channel}.c \
-    proxy/session/fences/{fenced_command,remote_lock,fence_transaction}.c proxy/session/core/{class,args}.c; do
+    proxy/session/fences/{fenced_command,remote_lock,fence_transaction}.c proxy/session/core/class.c; do
     echo "$ROOT/$file $WORK/front/$(object_of "$file")"
 done >>"$WORK/sources"
 for found in "$ROOT"/tests/sim/*.c "$ROOT"/tests/sim/waits/*.c "$ROOT"/tests/sim/fences/*.c; do

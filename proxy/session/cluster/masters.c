@@ -16,7 +16,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/base/sum.h"
 #include "proxy/session/cluster/cluster.h"
-#include "proxy/session/core/broadcast.h"
+#include "proxy/session/core/session_worker.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
 

@@ -8,8 +8,8 @@
 
 #define CROSSSLOT "CROSSSLOT Keys in request don't hash to the same slot"
 
-static enum way refused(struct classified *to, const char *error) {
-    to->error = error;
+static enum way refused(const char **to, const char *error) {
+    *to = error;
     return WAY_REFUSED;
 }
 
@@ -52,35 +52,26 @@ static bool advise_watches(struct session *s, struct request_class *k) {
     return lock != 0;
 }
 
-/* Whether a fence determines the request's way: true with *way. */
-static bool way_of_fenced(struct session *s, struct classified *to, enum way *way) {
-    const char *error = NULL;
-    switch (fence_judge(s, &to->class, &error)) {
-    case FENCE_NOTHING:
-        return false;
-    case FENCE_LATER:
-        *way = WAY_LATER;
-        break;
-    case FENCE_CHECKED:
-        *way = WAY_FENCED;
-        break;
-    case FENCE_APART:
-        *way = WAY_SPLIT;
-        break;
-    case FENCE_REFUSED:
-        *way = refused(to, error);
-        break;
-    }
-    return true;
+/* The way of a request with fenced data. WAY_FORWARD: the fence does not determine it. */
+static enum way way_of_fenced(struct session *s, struct request_class *k, const char **error) {
+    static const enum way ways[] = {[FENCE_NOTHING] = WAY_FORWARD,
+                                    [FENCE_LATER] = WAY_LATER,
+                                    [FENCE_CHECKED] = WAY_FENCED,
+                                    [FENCE_APART] = WAY_SPLIT,
+                                    [FENCE_REFUSED] = WAY_REFUSED};
+    const char *why = NULL; /* it may be set for a request that has to wait, too */
+    enum fence_verdict verdict = fence_judge(s, k, &why);
+    if (verdict == FENCE_REFUSED)
+        *error = why;
+    return ways[verdict];
 }
 
 /* A command with keys, which are known. */
-static enum way way_of_keys(struct session *s, struct classified *to) {
-    struct request_class *k = &to->class;
+static enum way way_of_keys(struct session *s, struct request_class *k, const char **error) {
     if (locks_are_busy(s, k))
         return WAY_LATER;
-    enum way way = WAY_REFUSED; /* newer compilers do not see that it is always set */
-    if (k->fenced && way_of_fenced(s, to, &way))
+    enum way way = k->fenced ? way_of_fenced(s, k, error) : WAY_FORWARD;
+    if (way != WAY_FORWARD)
         return way;
     struct lock_command form;
     enum lock_meaning meaning = lock_meaning_of(k, &form);
@@ -88,7 +79,7 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
     if (k->command->split != SPLIT_NONE && (k->slot == SLOT_SEVERAL || parts))
         return WAY_SPLIT;
     if (k->slot == SLOT_SEVERAL)
-        return refused(to, CROSSSLOT);
+        return refused(error, CROSSSLOT);
     if (meaning == MEANS_LOCK)
         return WAY_LOCK;
     if (meaning == MEANS_SCRIPT)
@@ -106,54 +97,54 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
     return WAY_FORWARD;
 }
 
-static enum way way_of_key_list(struct session *s, struct classified *to) {
-    struct request_class *k = &to->class;
+static enum way way_of_key_list(struct session *s, struct request_class *k, const char **error) {
     const struct command *c = k->command;
     /* A script must be the first request on the connection for scripts: behind others it would stop theirs. */
     if ((c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && s->apart != UPSTREAM_SCRIPTS && s->lane.dedicated == 0)
         return WAY_LATER;
     if (c->split == SPLIT_MSET && k->request->argc % 2 == 0) /* a node of a cluster would answer CROSSSLOT first */
-        return refused(to, "ERR wrong number of arguments for 'mset' command");
+        return refused(error, "ERR wrong number of arguments for 'mset' command");
     if (discover_asks_keys(c) && upstream_is_cluster(s->worker->upstream))
         return WAY_ASK_KEYS;
     class_find(k, s, c, k->request, k->bytes);
     if (k->key_count == 0) /* malformed, and Redis reports the error; or no key after all, as in MEMORY PURGE */
         return WAY_MASTERS;
     if (k->writes_guard)
-        return refused(to, GUARD_REFUSED);
-    return way_of_keys(s, to);
+        return refused(error, GUARD_REFUSED);
+    return way_of_keys(s, k, error);
 }
 
-static enum way way_of_blocking(struct session *s, struct classified *to) {
-    struct request_class *k = &to->class;
+static enum way way_of_blocking(struct session *s, struct request_class *k, const char **error) {
     if (!command_blocks(k->command, k->bytes, k->request)) /* XREAD without BLOCK */
-        return way_of_key_list(s, to);
+        return way_of_key_list(s, k, error);
     class_find(k, s, k->command, k->request, k->bytes);
     if (k->writes_guard)
-        return refused(to, GUARD_REFUSED);
+        return refused(error, GUARD_REFUSED);
     if (lock_clobbers(k))
-        return refused(to, "LOCKED a blocking command would take or displace a node of a list lock; nothing was done");
-    enum way way = WAY_REFUSED; /* newer compilers do not see that it is always set */
-    if (k->fenced && way_of_fenced(s, to, &way))
+        return refused(error,
+                       "LOCKED a blocking command would take or displace a node of a list lock; nothing was done");
+    enum way way = k->fenced ? way_of_fenced(s, k, error) : WAY_FORWARD;
+    if (way != WAY_FORWARD)
         return way;
     return WAY_BLOCKING;
 }
 
 /* ---- all requests -------------------------------------------------------------------------------- */
 
-static enum way way_of(struct session *s, struct classified *to) {
-    const struct command *c = to->class.command;
+enum way classify(struct session *s, struct request_class *k, const char **error) {
+    const struct command *c = k->command;
+    *error = NULL;
     /* Commands on the whole keyspace wait for earlier lock commands, which may have to be sent twice. */
     if ((c->need == NEED_KEYSPACE || c->need == NEED_MASTERS) && lock_any_busy(s))
         return WAY_LATER;
     switch (c->need) {
     case NEED_KEY:
-        return way_of_key_list(s, to);
+        return way_of_key_list(s, k, error);
     case NEED_BLOCKING:
-        return way_of_blocking(s, to);
+        return way_of_blocking(s, k, error);
     case NEED_NODE:
-        to->error = fence_refuses_databases(s, c, to->class.request, to->class.bytes);
-        return to->error ? WAY_REFUSED : WAY_FORWARD;
+        *error = fence_refuses_databases(s, c, k->request, k->bytes);
+        return *error ? WAY_REFUSED : WAY_FORWARD;
     case NEED_MASTERS:
         return WAY_MASTERS;
     case NEED_CLUSTER:
@@ -176,13 +167,9 @@ static enum way way_of(struct session *s, struct classified *to) {
     return WAY_CLOSE;
 }
 
-void classify(struct session *s, struct classified *to) {
-    to->error = NULL;
-    to->way = way_of(s, to);
-}
-
-void classify_key(struct session *s, struct classified *to, uint32_t key, const struct lock_rule *rule) {
-    class_of_key(&to->class, s, key, rule);
-    to->error = NULL;
-    to->way = way_of_keys(s, to);
+enum way classify_key(struct session *s, struct request_class *k, uint32_t key, const struct lock_rule *rule,
+                      const char **error) {
+    *error = NULL;
+    class_of_key(k, s, key, rule);
+    return way_of_keys(s, k, error);
 }

@@ -1,5 +1,6 @@
 /*
- * CLIENT LIST, KILL, PAUSE, UNPAUSE, UNBLOCK: commands about the clients of all threads.
+ * CLIENT LIST, KILL, PAUSE, UNPAUSE, UNBLOCK: commands about the clients of all threads; and a client's line in LIST
+ * and INFO.
  *
  *      request ── probe ──> node: may this user do that, and are the arguments valid?
  *                              │ yes
@@ -12,23 +13,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/blocking/blocking.h"
 #include "proxy/session/commands/private.h"
 #include "proxy/session/locks/locks.h"
+#include "proxy/session/push/push.h"
+#include "proxy/session/transaction/transaction.h"
 
 static const int64_t PAUSE_LONGEST_MS = INT64_MAX / 2; /* for a longer pause Redis has an error */
 
 /* IDS_MAX: the most numbers in one CLIENT LIST ID. CLIENTS_A_STEP: how many clients are visited in a step. */
 enum { IDS_MAX = 10000, CLIENTS_A_STEP = 200 };
 
+enum { CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX };
+
+enum client_kind { CLIENT_NORMAL, CLIENT_PUBSUB, CLIENT_MASTER, CLIENT_REPLICA, CLIENT_KIND_UNKNOWN };
 enum admin_verb { ADMIN_LIST, ADMIN_KILL, ADMIN_PAUSE, ADMIN_UNPAUSE, ADMIN_UNBLOCK };
 
 /* A line of CLIENT LIST. */
 struct shown {
-    uint64_t id;
+    int64_t id; /* first, for by_number */
     char *line;
 };
 
@@ -77,6 +86,102 @@ static void admin_free(struct request_owner *owner) {
 
 static const struct request_owner_ops admin_ops = {.free = admin_free};
 
+/* ---- a client's line: Redis's format, with the facts known to this process ---------------------------- */
+
+static enum client_kind kind_of(const struct session *s) {
+    struct pubsub_counts n = pubsub_count(s);
+    return n.channels + n.patterns + n.shards > 0 ? CLIENT_PUBSUB : CLIENT_NORMAL;
+}
+
+static enum client_kind kind_named(const char *name, size_t len) {
+    static const struct {
+        const char *name;
+        enum client_kind kind;
+    } kinds[] = {{"normal", CLIENT_NORMAL},
+                 {"pubsub", CLIENT_PUBSUB},
+                 {"master", CLIENT_MASTER},
+                 {"slave", CLIENT_REPLICA},
+                 {"replica", CLIENT_REPLICA}};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (strlen(kinds[i].name) == len && strncasecmp(kinds[i].name, name, len) == 0)
+            return kinds[i].kind;
+    return CLIENT_KIND_UNKNOWN;
+}
+
+/* Write the address that the client connected to, and the client's own: "10.0.0.5:3321", at most CLIENT_ADDRESS_MAX
+ * bytes. */
+static void local_address(const struct session *s, char *out) {
+    struct sockaddr_storage local;
+    socklen_t len = sizeof(local);
+    out[0] = '\0';
+    if (getsockname(s->fd, (struct sockaddr *)&local, &len) != 0)
+        return;
+    const struct sockaddr_un *un = (const void *)&local;
+    const char *path = s->worker->shared->unix_path;
+    if (local.ss_family == AF_UNIX && path)
+        snprintf(out, CLIENT_ADDRESS_MAX, "%s:0", path);
+    else if (local.ss_family == AF_UNIX)
+        snprintf(out, CLIENT_ADDRESS_MAX, "%.*s:0", (int)sizeof(un->sun_path), un->sun_path);
+    else
+        session_address_text(&local, out, CLIENT_ADDRESS_MAX);
+}
+
+static void address_of(const struct session *s, char *out) {
+    if (session_by_unix_socket(s)) /* the client's end has no name: Redis shows the socket's */
+        local_address(s, out);
+    else
+        snprintf(out, CLIENT_ADDRESS_MAX, "%s", s->address);
+}
+
+/* Writes a client's flags: Redis's letters, in Redis's order. */
+static void flags_text(const struct session *s, const struct pubsub_counts *n, char *out) {
+    const struct {
+        char letter;
+        bool on;
+    } flags[] = {{'O', n->monitor},
+                 {'P', n->channels + n->patterns + n->shards > 0},
+                 {'x', transaction_count(s) >= 0},
+                 {'b', s->delays & (DELAY_BLOCKED | DELAY_PAUSED)},
+                 {'t', tracking_state(s).on},
+                 {'B', tracking_state(s).bcast},
+                 {'c', s->state == SESSION_FINISHING},
+                 {'U', session_by_unix_socket(s)},
+                 {'e', commands_of(s)->no_evict}};
+    char *p = out;
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+        if (flags[i].on)
+            *p++ = flags[i].letter;
+    if (p == out)
+        *p++ = 'N';
+    *p = '\0';
+}
+
+/* Facts that only a node knows (for instance the memory of arguments) are 0. */
+void client_show(const struct session *s, size_t reading, struct text *out) {
+    char address[CLIENT_ADDRESS_MAX], local[CLIENT_ADDRESS_MAX], flags[16];
+    struct pubsub_counts n = pubsub_count(s);
+    address_of(s, address);
+    local_address(s, local);
+    flags_text(s, &n, flags);
+    size_t waiting = s->input ? s->input->end - s->input->start : 0;
+    size_t output = s->out.unsent + s->held_bytes; /* including replies that wait for earlier replies */
+    const char *sub =
+        s->last && s->last->need != NEED_KEY && (s->last->flags & COMMAND_SUBCOMMANDS) ? commands_of(s)->last_word : "";
+    int64_t idle = (worker_turn_us(s->worker) - s->active_us) / 1000000;
+    text_printf(out,
+                "id=%llu addr=%s laddr=%s fd=%d name=%s age=%lld idle=%lld flags=%s db=%u sub=%lld psub=%lld ssub=%lld "
+                "multi=%lld qbuf=%zu qbuf-free=%zu argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=%zu "
+                "tot-mem=%zu events=%s cmd=%s%s%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s\n",
+                (unsigned long long)s->lock.id, address, local, s->fd, s->name ? s->name : "",
+                (long long)(worker_now(s->worker) - s->opened_ms) / 1000, (long long)idle, flags, s->lane.db,
+                (long long)n.channels, (long long)n.patterns, (long long)n.shards, (long long)transaction_count(s),
+                waiting + reading, s->input ? s->input->cap - waiting : 0, output,
+                sizeof(*s) + (s->input ? s->input->cap : 0) + s->in_flight_bytes + output,
+                s->io.events & EV_WRITE ? "rw" : "r", s->last ? s->last->name : "NULL", *sub ? "|" : "", sub,
+                s->user ? s->user : "default", tracking_state(s).on ? 0 : -1, s->lane.protocol,
+                s->lib_name ? s->lib_name : "", s->lib_version ? s->lib_version : "");
+}
+
 /* ---- arguments ---------------------------------------------------------------------------------- */
 
 static int by_number(const void *a, const void *b) {
@@ -90,7 +195,7 @@ static bool list_words(struct admin *a, const struct request_class *k) {
         return true;
     if (k->request->argc == 4 && class_arg_is(k, 2, "type")) {
         const char *name = class_arg(k, 3, &len);
-        a->kind = client_kind_named(name, len);
+        a->kind = kind_named(name, len);
         return a->kind != CLIENT_KIND_UNKNOWN;
     }
     if (k->request->argc < 4 || !class_arg_is(k, 2, "id"))
@@ -132,7 +237,7 @@ static bool kill_words(struct admin *a, const struct request_class *k) {
                 return false;
             a->id = (uint64_t)id;
         } else if (class_arg_is(k, i, "type")) {
-            a->kind = client_kind_named(value, len);
+            a->kind = kind_named(value, len);
             if (a->kind == CLIENT_KIND_UNKNOWN)
                 return false;
         } else if (class_arg_is(k, i, "addr")) {
@@ -175,27 +280,23 @@ static bool unblock_words(struct admin *a, const struct request_class *k) {
     return true;
 }
 
-static bool unpause_words(struct admin *a, const struct request_class *k) {
-    return k->request->argc == 2;
-}
-
 /* ---- during the broadcast ----------------------------------------------------------------------------- */
 
 static bool meant(const struct admin *a, const struct session *s) {
     char address[CLIENT_ADDRESS_MAX];
     if ((a->id || a->verb == ADMIN_UNBLOCK) && s->lock.id != a->id)
         return false;
-    if (a->kind != CLIENT_KIND_UNKNOWN && client_kind_of(s) != a->kind)
+    if (a->kind != CLIENT_KIND_UNKNOWN && kind_of(s) != a->kind)
         return false;
     if (a->user && strcmp(a->user, s->user ? s->user : "default") != 0)
         return false;
     if (a->address) {
-        client_address(s, address);
+        address_of(s, address);
         if (strcmp(a->address, address) != 0)
             return false;
     }
     if (a->local_address) {
-        client_local_address(s, address);
+        local_address(s, address);
         if (strcmp(a->local_address, address) != 0)
             return false;
     }
@@ -205,25 +306,12 @@ static bool meant(const struct admin *a, const struct session *s) {
 
 static void visit_list(struct admin *a, struct session *s) {
     struct text line = {0};
-    commands_of(s)->reading = s->lock.id == a->asker ? (uint32_t)a->asked : 0;
-    client_show(s, &line);
-    commands_of(s)->reading = 0;
+    client_show(s, s->lock.id == a->asker ? a->asked : 0, &line);
     if (a->shown_count == a->shown_cap) {
         a->shown_cap = a->shown_cap ? a->shown_cap * 2 : 16;
         a->shown = memory_realloc(a->shown, a->shown_cap * sizeof(*a->shown));
     }
-    a->shown[a->shown_count++] = (struct shown){s->lock.id, line.data};
-}
-
-static void visit_kill(struct admin *a, struct session *s) {
-    if (s->lock.id != a->asker) {
-        session_close(s, "CLIENT KILL");
-    } else if (a->spare_self) {
-        return;
-    } else {
-        a->kill_self = true;
-    }
-    a->killed++;
+    a->shown[a->shown_count++] = (struct shown){(int64_t)s->lock.id, line.data};
 }
 
 static void blocked_at(void *arg, const char *node, int64_t client) {
@@ -233,14 +321,19 @@ static void blocked_at(void *arg, const char *node, int64_t client) {
 }
 
 static void visit(struct admin *a, struct session *s) {
+    bool self = s->lock.id == a->asker;
     if (!meant(a, s))
         return;
-    if (a->verb == ADMIN_LIST)
+    if (a->verb == ADMIN_LIST) {
         visit_list(a, s);
-    else if (a->verb == ADMIN_KILL)
-        visit_kill(a, s);
-    else
+    } else if (a->verb == ADMIN_UNBLOCK) {
         a->unblocked = fence_unblock(s, a->error) || blocking_unblock(s, a->error, blocked_at, a);
+    } else if (!self || !a->spare_self) {
+        a->kill_self |= self;
+        a->killed++;
+        if (!self)
+            session_close(s, "CLIENT KILL");
+    }
 }
 
 /* A visit to a worker's clients, some in each turn, in the order of their numbers. */
@@ -285,16 +378,11 @@ static void admin_visit(struct broadcast *t, struct worker *w) {
 
 /* ---- back at home ----------------------------------------------------------------------------------- */
 
-static int by_id(const void *a, const void *b) {
-    const struct shown *x = a, *y = b;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
 /* Replies with the clients in the order of their numbers; only those asked for, if numbers were given. */
 static void reply_list(struct admin *a, struct request *r) {
     struct text lines = {0}, reply = {0};
     if (a->shown_count > 1)
-        qsort(a->shown, a->shown_count, sizeof(*a->shown), by_id);
+        qsort(a->shown, a->shown_count, sizeof(*a->shown), by_number);
     for (size_t i = 0; i < a->shown_count && a->id_count == 0; i++)
         text_append(&lines, a->shown[i].line, strlen(a->shown[i].line));
     struct handed_counts before = handed_board_read(r->worker->shared->before);
@@ -303,9 +391,9 @@ static void reply_list(struct admin *a, struct request *r) {
                     "id=0 addr=process-%lld:0 name=clients-of-the-process-that-leaves clients=%lld leases=%lld\n",
                     (long long)before.pid, (long long)before.clients, (long long)before.leases);
     for (size_t i = 0; i < a->id_count; i++) {
-        struct shown wanted = {.id = (uint64_t)a->ids[i]}, *found = NULL;
+        struct shown wanted = {.id = a->ids[i]}, *found = NULL;
         if (a->shown_count > 0)
-            found = bsearch(&wanted, a->shown, a->shown_count, sizeof(wanted), by_id);
+            found = bsearch(&wanted, a->shown, a->shown_count, sizeof(wanted), by_number);
         if (found)
             text_append(&lines, found->line, strlen(found->line));
     }
@@ -318,17 +406,6 @@ static void reply_list(struct admin *a, struct request *r) {
 static void reply_number(struct request *r, int64_t n) {
     char line[RESP_HEADER_MAX];
     request_reply(r, line, resp_header_write(line, ':', n), true);
-}
-
-static void reply_kill(struct admin *a, struct request *r) {
-    if (a->kill_self)
-        r->close_after = true;
-    if (!a->by_address)
-        reply_number(r, a->killed);
-    else if (a->killed > 0)
-        request_reply(r, "+OK\r\n", 5, true);
-    else
-        request_error(r, "ERR No such client");
 }
 
 /* Replies to UNBLOCK as the node does at which the client is blocked: nodes have their own client numbers, and know
@@ -361,7 +438,14 @@ static void admin_done(struct broadcast *t) {
         reply_list(a, r);
         break;
     case ADMIN_KILL:
-        reply_kill(a, r);
+        if (a->kill_self)
+            r->close_after = true;
+        if (!a->by_address)
+            reply_number(r, a->killed);
+        else if (a->killed > 0)
+            request_reply(r, "+OK\r\n", 5, true);
+        else
+            request_error(r, "ERR No such client");
         break;
     case ADMIN_PAUSE:
     case ADMIN_UNPAUSE:
@@ -378,28 +462,24 @@ static void admin_done(struct broadcast *t) {
 /* The number of a client that no node has. Valkey does not accept 0. */
 #define NOBODY "9223372036854775807"
 
-/* Whether the probe's reply permits the command. With the right, LIST ID NOBODY, UNBLOCK 0 and KILL get a plain reply,
- * PAUSE -1 an error of its own. */
-static bool allowed(const struct admin *a, const struct call_end *end) {
+/* Whether the end of the probe permits the command. With the right, LIST ID NOBODY, UNBLOCK 0 and KILL get a plain
+ * reply, PAUSE -1 an error of its own. If no node could judge it: operators without login need to see and end
+ * connections while a node is down, and may, if the node granted clients without login as much before. A pause would
+ * last beyond the node's return. */
+static bool allowed(const struct admin *a, const struct request *r, const struct call_end *end) {
+    if (end->error)
+        return end->why != UPSTREAM_REFUSED &&
+               (!r->session || (a->verb != ADMIN_PAUSE && session_is_stranger(r->session) &&
+                                r->worker->unauthenticated_look == RIGHTS_GRANTED));
     if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE)
         return reply_begins(end->reply, end->len, "-ERR timeout is negative");
     return end->reply[0] != '-' || (a->by_address && strncmp(end->reply, "-ERR No such client", 19) == 0);
 }
 
-/* Whether to refuse a request that no node could judge. Operators without login need to see and end connections while a
- * node is down: they may, if the node granted clients without login as much before. A pause would last beyond the
- * node's return, so it is refused. */
-static bool unjudged_refused(const struct admin *a, const struct request *r, const struct call_end *end) {
-    if (end->why == UPSTREAM_REFUSED || !r->session)
-        return end->why == UPSTREAM_REFUSED;
-    return a->verb == ADMIN_PAUSE || !session_is_stranger(r->session) ||
-           r->worker->unauthenticated_look != RIGHTS_GRANTED;
-}
-
 static void probed(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct admin *a = REQUEST_OWNER(r, struct admin);
-    if (end->error ? unjudged_refused(a, r, end) : !allowed(a, end)) {
+    if (!allowed(a, r, end)) {
         call_answer(c, end);
         return;
     }
@@ -432,11 +512,11 @@ bool client_admin(struct session *s, const struct request_class *k) {
     static const struct {
         const char *name;
         enum admin_verb verb;
-        bool (*words)(struct admin *a, const struct request_class *k);
+        bool (*words)(struct admin *a, const struct request_class *k); /* NULL: it has no arguments */
     } verbs[] = {{"list", ADMIN_LIST, list_words},
                  {"kill", ADMIN_KILL, kill_words},
                  {"pause", ADMIN_PAUSE, pause_words},
-                 {"unpause", ADMIN_UNPAUSE, unpause_words},
+                 {"unpause", ADMIN_UNPAUSE, NULL},
                  {"unblock", ADMIN_UNBLOCK, unblock_words}};
     size_t i = 0;
     while (i < sizeof(verbs) / sizeof(verbs[0]) && !class_arg_is(k, 1, verbs[i].name))
@@ -452,7 +532,7 @@ bool client_admin(struct session *s, const struct request_class *k) {
     a->kind = CLIENT_KIND_UNKNOWN;
     a->asker = s->lock.id;
     a->asked = k->request->len;
-    if (!verbs[i].words(a, k)) {
+    if (verbs[i].words ? !verbs[i].words(a, k) : k->request->argc != 2) {
         admin_free(&a->owner);
         return false;
     }

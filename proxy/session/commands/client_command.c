@@ -10,8 +10,6 @@
 #include "proxy/session/commands/private.h"
 #include "proxy/session/push/push.h"
 
-static const char NAME_REFUSED[] = "ERR Client names cannot contain spaces, newlines or special characters.";
-
 bool client_name_ok(const char *name, size_t len) {
     for (size_t i = 0; i < len; i++)
         if (name[i] < '!' || name[i] > '~')
@@ -24,8 +22,9 @@ void client_set_text(char **field, const char *text, size_t len) {
     *field = len > 0 ? memory_strndup(text, len) : NULL;
 }
 
-static void reply_ok(struct session *s, const struct command *c) {
+static bool reply_ok(struct session *s, const struct command *c) {
     session_answer(s, c, "+OK\r\n", 5);
+    return true;
 }
 
 /* ---- names -------------------------------------------------------------------------------------- */
@@ -34,13 +33,12 @@ static bool client_setname(struct session *s, const struct request_class *k) {
     size_t len;
     const char *name = class_arg(k, 2, &len);
     if (!client_name_ok(name, len)) {
-        session_refuse(s, k->command, "%s", NAME_REFUSED);
+        session_refuse(s, k->command, "%s", CLIENT_NAME_REFUSED);
         return true;
     }
     client_set_text(&s->name, name, len);
     session_identify(s);
-    reply_ok(s, k->command);
-    return true;
+    return reply_ok(s, k->command);
 }
 
 static bool client_getname(struct session *s, const struct request_class *k) {
@@ -70,8 +68,7 @@ static bool client_setinfo(struct session *s, const struct request_class *k) {
     client_set_text(name ? &s->lib_name : &s->lib_version, value, len);
     if (name)
         engine_session_library(s->worker->shared->engine, &s->lock, value, len);
-    reply_ok(s, k->command);
-    return true;
+    return reply_ok(s, k->command);
 }
 
 /* ---- the rest ----------------------------------------------------------------------------------- */
@@ -84,9 +81,7 @@ static bool client_id(struct session *s, const struct request_class *k) {
 
 static bool client_info(struct session *s, const struct request_class *k) {
     struct text line = {0}, reply = {0};
-    commands_of(s)->reading = k->request->len < UINT32_MAX ? (uint32_t)k->request->len : UINT32_MAX;
-    client_show(s, &line);
-    commands_of(s)->reading = 0;
+    client_show(s, k->request->len, &line);
     append_page(&reply, s->lane.protocol == 3, line.data, line.len);
     session_answer_text(s, k->command, &reply);
     text_clear(&line);
@@ -117,54 +112,51 @@ static bool client_no_evict(struct session *s, const struct request_class *k) {
         commands_of(s)->no_evict = false;
     else
         return false;
-    reply_ok(s, k->command);
-    return true;
+    return reply_ok(s, k->command);
 }
 
-/* Subcommands that are answered here. `answer` returns false if Redis has an error for the arguments. */
+/* The subcommands that the proxy knows, with the number of their arguments. `answer` returns false if Redis has an
+ * error for the arguments; NULL: client_admin.c and tracking.c have it. */
 static const struct own {
     const char *name;
-    size_t argc;
+    size_t least, most; /* otherwise the node reports the error */
     bool (*answer)(struct session *s, const struct request_class *k);
 } owns[] = {
-    {"setname", 3, client_setname},   {"getname", 2, client_getname}, {"id", 2, client_id},
-    {"setinfo", 4, client_setinfo},   {"info", 2, client_info},       {"reply", 3, client_reply},
-    {"no-evict", 3, client_no_evict},
+    {"setname", 3, 3, client_setname},
+    {"getname", 2, 2, client_getname},
+    {"id", 2, 2, client_id},
+    {"setinfo", 4, 4, client_setinfo},
+    {"info", 2, 2, client_info},
+    {"reply", 3, 3, client_reply},
+    {"no-evict", 3, 3, client_no_evict},
+    {"list", 2, SIZE_MAX, NULL},
+    {"kill", 3, SIZE_MAX, NULL},
+    {"pause", 3, SIZE_MAX, NULL},
+    {"unpause", 2, 2, NULL},
+    {"unblock", 3, SIZE_MAX, NULL},
+    {"tracking", 3, SIZE_MAX, NULL},
+    {"trackinginfo", 2, 2, NULL},
+    {"getredir", 2, 2, NULL},
+    {"no-touch", 3, 3, NULL},
 };
 
 static const struct own *own_of(const struct request_class *k) {
     for (size_t i = 0; i < sizeof(owns) / sizeof(owns[0]); i++)
-        if (k->request->argc == owns[i].argc && class_arg_is(k, 1, owns[i].name))
+        if (k->request->argc >= owns[i].least && k->request->argc <= owns[i].most && class_arg_is(k, 1, owns[i].name))
             return &owns[i];
     return NULL;
 }
 
-/* Whether a subcommand is about the connection to the node; tracking.c handles these. */
-static bool of_the_connection(const struct request_class *k) {
-    return class_arg_is(k, 1, "tracking") || class_arg_is(k, 1, "caching") || class_arg_is(k, 1, "no-touch") ||
-           class_arg_is(k, 1, "trackinginfo") || class_arg_is(k, 1, "getredir");
-}
-
 bool client_is_own(const struct request_class *k) {
-    static const struct {
-        const char *name;
-        size_t least, most; /* number of arguments; otherwise the node reports the error */
-    } others[] = {{"list", 2, SIZE_MAX},  {"kill", 3, SIZE_MAX},    {"pause", 3, SIZE_MAX},
-                  {"unpause", 2, 2},      {"unblock", 3, SIZE_MAX}, {"tracking", 3, SIZE_MAX},
-                  {"trackinginfo", 2, 2}, {"getredir", 2, 2},       {"no-touch", 3, 3}};
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (k->request->argc >= others[i].least && k->request->argc <= others[i].most &&
-            class_arg_is(k, 1, others[i].name))
-            return true;
     return own_of(k) != NULL;
 }
 
 enum dispatch_result client_dispatch(struct session *s, const struct request_class *k) {
     const struct own *own = own_of(k);
-    if (of_the_connection(k))
-        return tracking_dispatch(s, k);
-    if ((own && own->answer(s, k)) || client_admin(s, k))
-        return DISPATCHED;
-    class_pass(s, k, SLOT_NONE);
+    if (class_arg_is(k, 1, "tracking") || class_arg_is(k, 1, "caching") || class_arg_is(k, 1, "no-touch") ||
+        class_arg_is(k, 1, "trackinginfo") || class_arg_is(k, 1, "getredir"))
+        return tracking_dispatch(s, k); /* about the connection to the node */
+    if (!(own && own->answer && own->answer(s, k)) && !client_admin(s, k))
+        class_pass(s, k, SLOT_NONE);
     return DISPATCHED;
 }

@@ -12,9 +12,10 @@
  *
  * The table describes the commands; for a command that it lacks, the node does (cluster/discover.c). classify.c finds
  * the way of a request. The other folders (locks, transaction, push, blocking, cluster) get the class of the request
- * and do the work; here local.c, client_command.c, proxy_command.c, queued_form.c and refuse.c do.
+ * and do the work; here local.c, client_command.c, proxy_command.c and queued_form.c do.
  */
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -32,12 +33,98 @@
 #include "proxy/session/transaction/transaction.h"
 
 /* Forgets secrets at the end of dispatch, if the result is DISPATCHED and the command's arguments may contain a
- * password. Returns the result. `c` NULL: the command is not in the table. */
+ * password: overwrites the arguments, and marks the copies on the way to a node to be overwritten when they need not be
+ * sent again. Returns the result. `c` NULL: the command is not in the table. */
 static enum dispatch_result secret_end(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes, enum dispatch_result result) {
-    if (result == DISPATCHED && c && (c->flags & COMMAND_SECRET))
-        secret_forget(s, r, bytes);
+    if (result != DISPATCHED || !c || !(c->flags & COMMAND_SECRET))
+        return result;
+    if (s->state == SESSION_CLOSED) /* the buffer is gone, or its bytes were overwritten */
+        return result;
+    s->worker->secret = true;
+    for (size_t i = 1; i < r->argc; i++)
+        secret_overwrite(bytes + r->argv[i].off, r->argv[i].len);
+    if (list_empty(&s->requests))
+        return result;
+    struct request *request =
+        LIST_ENTRY(s->requests.prev, struct request, link); /* this request's, or one that ends sooner */
+    upstream_secret(&request->call.up);
+    LIST_FOREACH(it, &request->parts)
+    upstream_secret(&LIST_ENTRY(it, struct call, link)->up);
     return result;
+}
+
+/* ---- refusals, with Redis's text if it has one ------------------------------------------------------------ */
+
+/* Refuses a command that is not available through the proxy. */
+static void refuse_unsupported(struct session *s, const struct request_class *k) {
+    char name[32];
+    snprintf(name, sizeof(name), "%s", k->command->name);
+    for (char *p = name; *p; p++)
+        *p = (char)toupper((unsigned char)*p);
+    session_refuse(s, k->command, "ERR %s is not supported by lockkeeper: %s", name,
+                   k->command->id == COMMAND_UNKNOWN
+                       ? "it would change the state of a connection that many clients share"
+                       : "replicas and similar tools must connect to the server itself");
+}
+
+enum dispatch_result refuse_doubted(struct session *s, const struct command *c) {
+    const char *error = session_await_word(s);
+    if (!error)
+        return DISPATCH_WAIT;
+    counter_add(&s->worker->counters.requests_failed, 1);
+    session_refuse(s, c, "%s", error);
+    return DISPATCHED;
+}
+
+/* Refuses a request before authentication that does not authenticate, or lets it wait for a node's answer. `c` NULL:
+ * the command is not in the table. The checks are in Redis's order. */
+static enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c,
+                                                   const struct resp_request *r, const char *bytes) {
+    if (session_doubted(s))
+        return refuse_doubted(s, c);
+    if (!c) {
+        enum { SHOWN = 128 };
+        char name[SHOWN + 1], args[SHOWN * 2] = "", arg[SHOWN + 1];
+        size_t len = 0;
+        for (size_t i = 1; i < r->argc && len < SHOWN; i++) {
+            request_arg_text(r, bytes, i, arg, sizeof(arg) - len);
+            len += (size_t)snprintf(args + len, sizeof(args) - len, "'%s' ", arg);
+        }
+        session_refuse(s, NULL, "ERR unknown command '%s', with args beginning with: %s",
+                       request_arg_text(r, bytes, 0, name, sizeof(name)), args);
+    } else if (!command_arity_ok(c, r->argc)) {
+        session_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
+    } else if (s->worker->shared->stranger_login) {
+        session_refuse(s, c,
+                       "NOAUTH Authentication required. The proxy's upstream-user is not for clients: log in with "
+                       "AUTH, or set requirepass, or share-upstream-user yes, in the proxy's configuration");
+    } else {
+        session_refuse(s, c, "NOAUTH Authentication required.");
+    }
+    if (s->authenticated)
+        worker_probe_again(s->worker); /* refused because of the node's answer, which may have changed */
+    return DISPATCHED;
+}
+
+/* Whether one of its keys matches an enforced rule and is longer than a lock's name may be. */
+static bool refuse_long_names(struct session *s, const struct command *c, const struct resp_request *r,
+                              const char *bytes) {
+    size_t word = 1;
+    while (word < r->argc && r->argv[word].len <= LOCK_NAME_MAX)
+        word++;
+    if (word >= r->argc || !command_arity_ok(c, r->argc))
+        return false;
+    struct key_list list;
+    bool found = false;
+    key_list_find(&list, c, r, bytes);
+    for (int i = 0; i < list.count && !found; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, list.keys[i], &len);
+        found = len > LOCK_NAME_MAX && lock_rule_for(s, key, len);
+    }
+    key_list_clear(&list);
+    return found;
 }
 
 /* ---- the way of a request --------------------------------------------------------------------------- */
@@ -72,7 +159,7 @@ static void dispatch_forward(struct session *s, const struct request_class *k) {
 }
 
 /* Where each way leads: `dispatch` may let the request wait, `send` never does. Ways with neither end in
- * dispatch_way. */
+ * dispatch_end. */
 static const struct {
     enum dispatch_result (*dispatch)(struct session *s, const struct request_class *k);
     void (*send)(struct session *s, const struct request_class *k);
@@ -101,29 +188,21 @@ static const struct {
     [WAY_FORWARD] = {.send = dispatch_forward},
 };
 
-/* Sends the request the way that it was classified for. */
-static enum dispatch_result dispatch_way(struct session *s, const struct classified *to) {
-    const struct request_class *k = &to->class;
-    const char *error = ways[to->way].quorum && k->enforced ? lock_quorum_lacks(k) : to->error;
-    if (to->way == WAY_LATER)
-        return DISPATCH_WAIT;
-    if (ways[to->way].dispatch && !error)
-        return ways[to->way].dispatch(s, k);
+/* Sends the request the way that it was classified for, and ends its class. Then notes what other rooms do not look at:
+ * data of a fence under audit, and semaphores that the command resets. */
+static enum dispatch_result dispatch_end(struct session *s, struct request_class *k, enum way way, const char *error) {
+    enum dispatch_result result = way == WAY_LATER ? DISPATCH_WAIT : DISPATCHED;
+    if (ways[way].quorum && k->enforced)
+        error = lock_quorum_lacks(k);
     if (error)
         session_refuse(s, k->command, "%s", error);
-    else
-        ways[to->way].send(s, k);
-    return DISPATCHED;
-}
-
-/* Dispatches a request with its way, and ends its class. Then notes what other rooms do not look at: data of a fence
- * under audit, and semaphores that the command resets. */
-static enum dispatch_result dispatch_end(struct session *s, struct classified *to) {
-    struct request_class *k = &to->class;
-    enum dispatch_result result = dispatch_way(s, to);
+    else if (ways[way].dispatch)
+        result = ways[way].dispatch(s, k);
+    else if (way != WAY_LATER)
+        ways[way].send(s, k);
     if (result == DISPATCHED && k->fenced)
         fence_audit(s, k);
-    if (result == DISPATCHED && k->semaphores && to->way != WAY_PERMITS && to->way != WAY_BLOCKING)
+    if (result == DISPATCHED && k->semaphores && way != WAY_PERMITS && way != WAY_BLOCKING)
         semaphore_passes(s, k);
     if (result == DISPATCHED && k->key_count == 0 && k->command->flags & COMMAND_WRITE)
         semaphore_flushes(s, k->command);
@@ -133,12 +212,13 @@ static enum dispatch_result dispatch_end(struct session *s, struct classified *t
 
 static __attribute__((noinline)) enum dispatch_result
 dispatch_classified(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct classified to;
-    class_begin(&to.class, c, r, bytes);
-    classify(s, &to);
-    if (to.way != WAY_LATER)
+    struct request_class k;
+    const char *error;
+    class_begin(&k, c, r, bytes);
+    enum way way = classify(s, &k, &error);
+    if (way != WAY_LATER)
         note_subcommand(s, c, r, bytes);
-    return secret_end(s, c, r, bytes, dispatch_end(s, &to));
+    return secret_end(s, c, r, bytes, dispatch_end(s, &k, way, error));
 }
 
 /* ---- one key ------------------------------------------------------------------------------------- */
@@ -150,10 +230,11 @@ static int slot_for(const struct session *s, const char *key, size_t len) {
 static __attribute__((noinline)) enum dispatch_result dispatch_one(struct session *s, const struct command *c,
                                                                    const struct resp_request *r, const char *bytes,
                                                                    uint32_t key_index, const struct lock_rule *rule) {
-    struct classified to;
-    class_begin(&to.class, c, r, bytes);
-    classify_key(s, &to, key_index, rule);
-    return dispatch_end(s, &to);
+    struct request_class k;
+    const char *error;
+    class_begin(&k, c, r, bytes);
+    enum way way = classify_key(s, &k, key_index, rule, &error);
+    return dispatch_end(s, &k, way, error);
 }
 
 /* Dispatches a command on one key outside of all rules that PROXY ADVISE wants to see. */
@@ -243,42 +324,32 @@ int dispatch_unknown_slot(const struct session *s, const struct resp_request *r,
     return placed ? slot_of_key(bytes + r->argv[1].off, r->argv[1].len) : SLOT_NONE;
 }
 
-/* Forwards a command that neither the table nor the asked node knows; that node's answer counts. */
-static void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
-    session_forward(s, NULL, r, bytes, dispatch_unknown_slot(s, r, bytes));
-}
-
-static bool can_stream(struct session *s, const struct resp_request *r, const char *bytes,
-                       const struct command **command, int *slot) {
+static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,
+                                       const struct command **command, int *slot) {
     if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->lane.dedicated != 0 ||
         session_unauthenticated(s) || s->queues || locks_of(s)->lost || (push_of(s)->pubsub && pubsub_restricts(s)))
-        return false;
+        return STREAM_NOT;
     const struct command *c = command_of_request(r, bytes);
     *command = c;
     *slot = SLOT_NONE;
-    if (!c || !command_arity_ok(c, r->argc + r->args_left))
-        return false;
-    if (c->need == NEED_NODE)
-        return true;
-    if (c->need != NEED_KEY || !c->only || r->argc <= (size_t)c->only)
-        return false;
-    size_t len;
-    const char *key = request_arg(r, bytes, (size_t)c->only, &len);
-    *slot = slot_for(s, key, len);
-    if (!(c->flags & COMMAND_READONLY) && (key_is_guard(key, len) || lock_rules_fence_of(s->worker->rules, key, len)))
-        return false;
-    const struct lock_rule *rule = lock_rules_rule_of(s->worker->rules, key, len);
-    return !(rule && rule->permits) && !lock_rule_for(s, key, len);
-}
-
-static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,
-                                       const struct command **command, int *slot) {
-    if (!can_stream(s, r, bytes, command, slot))
+    bool keyed = c && c->need == NEED_KEY && c->only && r->argc > (size_t)c->only;
+    if (!c || !command_arity_ok(c, r->argc + r->args_left) || (c->need != NEED_NODE && !keyed))
         return STREAM_NOT;
-    if (s->in_flight > 0 || (s->worker->pause != PAUSE_NONE && pause_holds(s, *command, r, bytes)))
+    if (keyed) {
+        const struct lock_rules *rules = s->worker->rules;
+        size_t len;
+        const char *key = request_arg(r, bytes, (size_t)c->only, &len);
+        *slot = slot_for(s, key, len);
+        if (!(c->flags & COMMAND_READONLY) && (key_is_guard(key, len) || lock_rules_fence_of(rules, key, len)))
+            return STREAM_NOT;
+        const struct lock_rule *rule = lock_rules_rule_of(rules, key, len);
+        if ((rule && rule->permits) || lock_rule_for(s, key, len))
+            return STREAM_NOT;
+    }
+    if (s->in_flight > 0 || (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes)))
         return STREAM_LATER;
     if (s->worker->reads)
-        read_from_streams(s, *command, r, bytes);
+        read_from_streams(s, c, r, bytes);
     return STREAM_NOW;
 }
 
@@ -291,7 +362,8 @@ static enum dispatch_result dispatch_restricted(struct session *s, const struct 
         return local_dispatch(s, k);
     if (c)
         return pubsub_restricted(s, k);
-    dispatch_unknown(s, k->request, k->bytes); /* the node answers that there is no such command */
+    /* The node answers that there is no such command. */
+    class_pass(s, k, dispatch_unknown_slot(s, k->request, k->bytes));
     return DISPATCHED;
 }
 
@@ -346,8 +418,8 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         return true;
     }
     *result = DISPATCHED;
-    if (!c)
-        dispatch_unknown(s, r, bytes);
+    if (!c) /* that node's answer counts */
+        session_forward(s, NULL, r, bytes, dispatch_unknown_slot(s, r, bytes));
     *command = c;
     return c == NULL;
 }

@@ -5,11 +5,24 @@
  * tried on a connection of the new lane. If the node refuses, the client gets the node's error and nothing has changed.
  * A login is tried before that, on a connection for trying logins: the lane's connections are already logged in,
  * perhaps with a login that was revoked since. Later requests wait for the change.
+ *
+ * Wrong passwords: how many an address may try, and their log lines.
+ *
+ *      wrong ──> one token of the address's ──┬─ there are some left: nothing happens
+ *                                             └─ none: its next logins are refused for a moment, without asking Redis
+ *
+ * An address gets TRIES_A_SECOND tokens a second and keeps up to TRIES_KEPT; an IPv6 address counts with its /64. The
+ * last KNOWN logins that were valid from an address are not refused, since an application may share the address with an
+ * attacker. This tells the attacker nothing about logins from other addresses. The log has one line for all wrong
+ * passwords of LOG_SECONDS. A valid login that was not used lately costs a connection to the node. With nopass any
+ * password is valid, so a client could open any number of connections. New logins therefore have tokens of their own:
+ * as many a second, up to NEW_KEPT. Addresses that share a place in the table share their tokens.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
@@ -20,6 +33,103 @@ enum {
     DATABASES_MAX = 1000000,
     LOGIN_WORD_MAX = 16384 /* a node closes a connection that sends more before its login */
 };
+
+enum { PLACES = 1024, TRIES_KEPT = 100, NEW_KEPT = 500, KNOWN = 4 };
+
+static const double TRIES_A_SECOND = 20.0, LOG_SECONDS = 10.0;
+
+/* ---- wrong passwords --------------------------------------------------------------------------------- */
+
+/* The login number for requirepass; no client has it. */
+#define WRONG_LOGIN_DOOR UPSTREAM_LOGIN_TRIED
+
+struct place {
+    double used;           /* tokens used */
+    double used_by_new;    /* tokens used by new valid logins */
+    double at;             /* time of these values, by the loop's clock */
+    uint32_t known[KNOWN]; /* logins, the latest first; 0: none */
+};
+
+/* The state of a worker: worker->wrong_logins. */
+struct wrong_logins {
+    double logged;  /* time of the last line, by the loop's clock; 0: never */
+    uint64_t count; /* wrong passwords since the last line */
+    struct place places[PLACES];
+};
+
+void wrong_open(struct worker *w) {
+    w->wrong_logins = memory_zalloc(sizeof(*w->wrong_logins));
+}
+
+static struct place *place_of(const struct session *s) {
+    struct wrong_logins *all = s->worker->wrong_logins;
+    char text[SESSION_ADDRESS_MAX];
+    const char *host = session_host(s, text, sizeof(text));
+    uint32_t hash = text_hash(host, strlen(host));
+    struct place *place = &all->places[(hash ^ hash >> 16) % PLACES];
+    double now = ev_now(s->worker->loop), back = (now - place->at) * TRIES_A_SECOND;
+    place->used = place->used > back ? place->used - back : 0;
+    place->used_by_new = place->used_by_new > back ? place->used_by_new - back : 0;
+    place->at = now;
+    return place;
+}
+
+static size_t known_at(const struct place *place, uint32_t login) {
+    size_t i = 0;
+    while (i < KNOWN && place->known[i] != login)
+        i++;
+    return i;
+}
+
+bool wrong_too_often(const struct session *s, uint32_t login) {
+    const struct place *place = place_of(s);
+    return (place->used >= TRIES_KEPT || place->used_by_new >= NEW_KEPT) &&
+           (login == 0 || known_at(place, login) == KNOWN);
+}
+
+/* Notes that a login was valid; `is_new`: no session has used it lately. */
+static void wrong_right(const struct session *s, uint32_t login, bool is_new) {
+    struct place *place = place_of(s);
+    place->used_by_new += is_new;
+    size_t at = known_at(place, login);
+    at = at < KNOWN ? at : KNOWN - 1;
+    memmove(place->known + 1, place->known, at * sizeof(place->known[0]));
+    place->known[0] = login;
+}
+
+void wrong_queued(const struct session *s) {
+    place_of(s)->used += 1;
+}
+
+/* Notes that the session has given a wrong password: for `login`, or (0) for a login without a number. */
+static void wrong_note(struct session *s, uint32_t login) {
+    struct wrong_logins *all = s->worker->wrong_logins;
+    struct place *place = place_of(s);
+    size_t at = login ? known_at(place, login) : KNOWN;
+    if (at < KNOWN)
+        place->known[at] = 0;
+    place->used += 1;
+    counter_add(&s->worker->counters.logins_refused, 1);
+    all->count++;
+    double now = ev_now(s->worker->loop), since = now - all->logged;
+    if (all->logged != 0 && since < LOG_SECONDS)
+        return;
+    if (all->count == 1)
+        log_warning("A wrong password from %s", s->address);
+    else
+        log_warning("%llu wrong passwords in the last %.0f seconds, the last one from %s",
+                    (unsigned long long)all->count, since, s->address);
+    all->logged = now;
+    all->count = 0;
+}
+
+void wrong_close(struct worker *w) {
+    if (w->wrong_logins->count > 0)
+        log_warning("%llu more wrong passwords", (unsigned long long)w->wrong_logins->count);
+    memory_free(w->wrong_logins);
+}
+
+/* ---- changes ------------------------------------------------------------------------------------------ */
 
 /* A change under way. */
 struct change {
@@ -58,14 +168,6 @@ static void append_hello(const struct session *s, const char *reply, size_t len,
     text_append(out, tail, len - (size_t)(tail - reply));
 }
 
-static void reply_hello(struct request *r, const struct call_end *end) {
-    struct text reply = {0};
-    if (r->session)
-        append_hello(r->session, end->reply, end->len, &reply);
-    request_reply(r, reply.len > 0 ? reply.data : "", reply.len, true);
-    text_clear(&reply);
-}
-
 static void change_apply(struct session *s, struct change *change) {
     s->lane.db = change->lane.db;
     s->lane.protocol = change->lane.protocol;
@@ -99,16 +201,21 @@ static void change_done(struct call *c, const struct call_end *end) {
     }
     if (!refused && r->session)
         change_apply(r->session, change);
-    if (end->error && end->why == UPSTREAM_REFUSED)
+    if (end->error && end->why == UPSTREAM_REFUSED) {
         request_error(r, end->error);
-    else if (refused)
+    } else if (refused) {
         call_answer(c, end);
-    else if (wrong)
+    } else if (wrong) {
         request_error(r, wrong);
-    else if (change->hello)
-        reply_hello(r, end);
-    else
+    } else if (change->hello) {
+        struct text reply = {0};
+        if (r->session)
+            append_hello(r->session, end->reply, end->len, &reply);
+        request_reply(r, reply.len > 0 ? reply.data : "", reply.len, true);
+        text_clear(&reply);
+    } else {
         request_reply(r, "+OK\r\n", 5, true);
+    }
 }
 
 /* Takes the result of a login. If it is valid, a dedicated lane needs its first commands, and HELLO needs a reply: both
@@ -134,24 +241,23 @@ static void change_start(struct session *s, const struct request_class *k, struc
         session_refuse(s, k->command, "%s", LOCAL_TOO_OFTEN);
         return;
     }
-    const char *words = probe;
-    size_t len = probe ? strlen(probe) : k->request->len;
-    probe = probe ? probe : k->bytes;
     struct request *request = request_new(s, k->command);
     request_own(request, &change->owner, &change_ops);
     request->call.done = change_done;
     request_barrier(request);
     if (!pin && change->login) {
-        change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? words : NULL;
+        change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? probe : NULL;
         request->call.done = login_tried;
         call_submit_login(&request->call, change->login);
-    } else if (!pin) {
-        call_submit_lane(&request->call, SLOT_NONE, &change->lane, probe, len);
-    } else if (own_password) {
-        call_submit_pin(&request->call, pin, probe, len, false);
-    } else {
-        call_submit_pin(&request->call, pin, k->bytes, k->request->len, false);
+        return;
     }
+    bool own = !probe || (pin && !own_password);
+    const char *words = own ? k->bytes : probe;
+    size_t len = own ? k->request->len : strlen(probe);
+    if (pin)
+        call_submit_pin(&request->call, pin, words, len, false);
+    else
+        call_submit_lane(&request->call, SLOT_NONE, &change->lane, words, len);
 }
 
 static struct change *change_new(const struct session *s) {
@@ -165,19 +271,15 @@ static struct change *change_new(const struct session *s) {
 static const char WRONGPASS[] = "WRONGPASS invalid username-password pair or user is disabled.";
 const char LOCAL_TOO_OFTEN[] = "ERR too many wrong passwords or new logins from this address: try again in a second";
 
-/* Compares in constant time: the duration does not tell how many bytes are right. */
-static bool password_is(const char *expected, const char *given, size_t len) {
+/* Checks a login against requirepass; returns NULL, or the error. It compares in constant time: the duration does not
+ * tell how many bytes are right. */
+static const char *door_login(struct session *s, const char *user, size_t user_len, const char *password, size_t len) {
+    const char *expected = s->worker->config->requirepass;
     size_t want = strlen(expected);
     unsigned char differs = want != len;
     for (size_t i = 0; i < len; i++)
-        differs |= (unsigned char)(given[i] ^ expected[want ? i % want : 0]);
-    return !differs;
-}
-
-/* Checks a login against requirepass; returns NULL, or the error. */
-static const char *door_login(struct session *s, const char *user, size_t user_len, const char *password, size_t len) {
-    bool right = (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
-                 password_is(s->worker->config->requirepass, password, len);
+        differs |= (unsigned char)(password[i] ^ expected[want ? i % want : 0]);
+    bool right = !differs && (!user || (user_len == 7 && memcmp(user, "default", 7) == 0));
     if (wrong_too_often(s, right ? WRONG_LOGIN_DOOR : 0))
         return LOCAL_TOO_OFTEN;
     if (right)
@@ -234,17 +336,6 @@ static void do_auth(struct session *s, const struct request_class *k) {
     change_start(s, k, change, session_hello(s));
 }
 
-/* A name together with a login is set when the login is valid; without a login at once. */
-static void hello_name(struct session *s, struct change *change, const char *name, size_t len) {
-    if (change->authenticates) {
-        memory_free(change->name);
-        change->name = memory_strndup(name, len);
-    } else {
-        client_set_text(&s->name, name, len);
-        session_identify(s);
-    }
-}
-
 /* Reads HELLO's options. Returns NULL, or the error, which may be composed in *error. */
 static const char *hello_options(struct session *s, struct change *change, const struct request_class *k,
                                  struct text *error) {
@@ -260,8 +351,14 @@ static const char *hello_options(struct session *s, struct change *change, const
         } else if (class_arg_is(k, i, "setname") && left >= 1) {
             const char *name = class_arg(k, i + 1, &len);
             if (!client_name_ok(name, len))
-                return "ERR Client names cannot contain spaces, newlines or special characters.";
-            hello_name(s, change, name, len);
+                return CLIENT_NAME_REFUSED;
+            if (change->authenticates) { /* it is set when the login is valid */
+                memory_free(change->name);
+                change->name = memory_strndup(name, len);
+            } else {
+                client_set_text(&s->name, name, len);
+                session_identify(s);
+            }
             i++;
         } else {
             const char *word = class_arg(k, i, &len);
@@ -270,20 +367,6 @@ static const char *hello_options(struct session *s, struct change *change, const
         }
     }
     return NULL;
-}
-
-/* Redis runs what stands before the invalid option: a login there counts, if it is valid. */
-static void hello_wrong(struct session *s, const struct request_class *k, struct change *change, const char *wrong) {
-    bool logs_in = change->authenticates && wrong != WRONGPASS && wrong != LOCAL_TOO_OFTEN;
-    if (logs_in && !s->worker->config->requirepass) {
-        change->wrong = memory_strdup(wrong);
-        change_start(s, k, change, session_hello(s));
-        return;
-    }
-    if (logs_in)
-        change_apply(s, change);
-    change_free(&change->owner);
-    session_refuse(s, k->command, "%s", wrong);
 }
 
 bool local_logs_in(const struct request_class *k) {
@@ -312,14 +395,22 @@ static void do_hello(struct session *s, const struct request_class *k) {
         wrong = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> "
                 "<pass> option can be used to authenticate the client and select the RESP protocol version at "
                 "the same time";
-    if (wrong) {
-        hello_wrong(s, k, change, wrong);
-        text_clear(&error);
-        return;
+    /* Redis runs what stands before an invalid option: a login there counts, if it is valid. */
+    bool logs_in = change->authenticates && wrong != WRONGPASS && wrong != LOCAL_TOO_OFTEN;
+    if (!wrong) {
+        change->hello = true;
+        change->lane.protocol = (uint32_t)protocol;
+        change_start(s, k, change, lane_hello(&change->lane));
+    } else if (logs_in && !s->worker->config->requirepass) {
+        change->wrong = memory_strdup(wrong);
+        change_start(s, k, change, session_hello(s));
+    } else {
+        if (logs_in)
+            change_apply(s, change);
+        change_free(&change->owner);
+        session_refuse(s, k->command, "%s", wrong);
     }
-    change->hello = true;
-    change->lane.protocol = (uint32_t)protocol;
-    change_start(s, k, change, lane_hello(&change->lane));
+    text_clear(&error);
 }
 
 static void do_select(struct session *s, const struct request_class *k) {
@@ -343,13 +434,6 @@ static void do_select(struct session *s, const struct request_class *k) {
 
 /* ---- the rest ------------------------------------------------------------------------------------ */
 
-static void do_quit(struct session *s, const struct command *c) {
-    struct request *request = request_new(s, c);
-    request->close_after = true;
-    s->barrier++; /* requests after QUIT are ignored */
-    request_reply(request, "+OK\r\n", 5, true);
-}
-
 static void do_reset(struct session *s, const struct command *c) {
     transaction_drop(s);
     pubsub_drop(s);
@@ -371,34 +455,50 @@ static void do_reset(struct session *s, const struct command *c) {
     session_answer(s, c, "+RESET\r\n", 8);
 }
 
-void local_changed(struct session *s, const struct request_class *k, const char *element, size_t len,
+void local_element(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                    struct text *out) {
-    const struct command *c = k->command;
-    struct change *change = change_new(s);
-    struct text error = {0};
-    size_t arg_len;
-    const char *first = k->request->argc > 1 ? class_arg(k, 1, &arg_len) : NULL;
-    int64_t number = 0;
-    bool read = first && resp_integer(first, arg_len, &number);
-    if (c->id == COMMAND_SELECT && read)
-        change->lane.db = (uint32_t)number;
-    if (c->id == COMMAND_AUTH)
-        (void)auth_login(s, change, k);
-    if (c->id == COMMAND_HELLO)
-        (void)hello_options(s, change, k, &error);
-    if (c->id == COMMAND_HELLO && read)
-        change->lane.protocol = (uint32_t)number;
-    text_clear(&error);
-    change_apply(s, change);
-    change_free(&change->owner);
-    if (c->id == COMMAND_HELLO)
-        append_hello(s, element, len, out);
-    else
+    const struct command *c = item->command;
+    struct resp_request r;
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    struct request_class k;
+    resp_request_init(&r);
+    bool known = resp_request_scan(&r, item->bytes, item->len, &limits) == RESP_OK && s;
+    class_begin(&k, c, &r, item->bytes);
+    if (known && local_logs_in(&k)) {
+        struct place *place = place_of(s);
+        place->used = place->used > 1 ? place->used - 1 : 0; /* it was counted when it was queued */
+        if (len > 10 && memcmp(element, "-WRONGPASS", 10) == 0)
+            wrong_note(s, 0);
+    }
+    if (known && element[0] != '-') {
+        struct change *change = change_new(s);
+        struct text error = {0};
+        size_t arg_len;
+        const char *first = r.argc > 1 ? class_arg(&k, 1, &arg_len) : NULL;
+        int64_t number = 0;
+        bool read = first && resp_integer(first, arg_len, &number);
+        if (c->id == COMMAND_SELECT && read)
+            change->lane.db = (uint32_t)number;
+        if (c->id == COMMAND_AUTH)
+            (void)auth_login(s, change, &k);
+        if (c->id == COMMAND_HELLO)
+            (void)hello_options(s, change, &k, &error);
+        if (c->id == COMMAND_HELLO && read)
+            change->lane.protocol = (uint32_t)number;
+        text_clear(&error);
+        change_apply(s, change);
+        change_free(&change->owner);
+    }
+    if (element[0] == '-' || (known && c->id != COMMAND_HELLO))
         text_append(out, element, len);
+    else if (known)
+        append_hello(s, element, len, out);
+    resp_request_clear(&r);
 }
 
 enum dispatch_result local_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
+    struct request *request;
     bool changes = c->id == COMMAND_AUTH || c->id == COMMAND_HELLO || c->id == COMMAND_SELECT || c->id == COMMAND_RESET;
     if (changes && s->in_flight > 0)
         return DISPATCH_WAIT; /* another connection could overtake them */
@@ -417,7 +517,10 @@ enum dispatch_result local_dispatch(struct session *s, const struct request_clas
     case COMMAND_CLIENT:
         return client_dispatch(s, k);
     case COMMAND_QUIT:
-        do_quit(s, c);
+        request = request_new(s, c);
+        request->close_after = true;
+        s->barrier++; /* requests after QUIT are ignored */
+        request_reply(request, "+OK\r\n", 5, true);
         break;
     case COMMAND_RESET:
         do_reset(s, c);

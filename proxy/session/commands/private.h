@@ -1,7 +1,4 @@
-/*
- * What the files of this folder share: CLIENT (client.c, client_admin.c, client_show.c), PROXY, refusals, and commands
- * in MULTI (queue.c).
- */
+/* What the files of this folder share: CLIENT, PROXY, logins, pauses, and commands in MULTI. */
 #pragma once
 
 #include "proxy/session/commands/commands.h"
@@ -16,7 +13,6 @@ enum rights { RIGHTS_UNKNOWN, RIGHTS_GRANTED, RIGHTS_REFUSED, RIGHTS_NOT_KNOWN_N
 
 struct command_state {
     struct writes_under_way *writes; /* for read_from.c; NULL: none */
-    uint32_t reading;                /* length of the current request, while CLIENT shows this client */
     char last_word[16];              /* the subcommand of session->last; "": none */
     uint8_t rights;                  /* enum rights */
     bool looked_in;                  /* the user had the right to use PROXY when it was last asked */
@@ -38,7 +34,7 @@ enum way {
     WAY_SESSION, /* local: answered here */
     WAY_PROXY,
     WAY_REFUSED,     /* refused with `error` */
-    WAY_UNSUPPORTED, /* refused with the reason of refuse.c */
+    WAY_UNSUPPORTED, /* refused with the reason of refuse_unsupported */
     WAY_CLOSE,
 
     WAY_LOCK,    /* lock: a script, since the command concerns one lock */
@@ -63,22 +59,20 @@ enum way {
     WAY_FORWARD
 };
 
-/* A request with its way. */
-struct classified {
-    struct request_class class;
-    enum way way;
-    const char *error; /* for WAY_REFUSED, static; else NULL */
-};
-/* Fills *to, behind class_begin(&to->class). Call class_clear(&to->class) afterwards. */
-void classify(struct session *s, struct classified *to);
+/* Fills *k, behind class_begin, and returns the request's way. *error: for WAY_REFUSED, static; else NULL. Call
+ * class_clear afterwards. */
+enum way classify(struct session *s, struct request_class *k, const char **error);
 /* Does the same for a command on one key, argument `key`, with the rule that watches it. */
-void classify_key(struct session *s, struct classified *to, uint32_t key, const struct lock_rule *rule);
+enum way classify_key(struct session *s, struct request_class *k, uint32_t key, const struct lock_rule *rule,
+                      const char **error);
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 
 /* The slot by which a command is routed that neither the table nor the asked node knows: of its first argument, where
  * most commands have their key. SLOT_NONE: any. */
 int dispatch_unknown_slot(const struct session *s, const struct resp_request *r, const char *bytes);
+/* Lets a request wait for the node's first answer whether it requires a login; refuses it if there is no answer. */
+enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
 
 /* ---- read_from.c ------------------------------------------------------------------------------------- */
 
@@ -95,63 +89,39 @@ void read_from_words(struct session *s, const struct command *c, const struct re
 void read_from_reply_over(struct session *s);
 void read_from_closes(struct session *s);
 
-/* ---- refuse.c ---------------------------------------------------------------------------------------- */
-
-/* Refuses a command that is not available through the proxy. */
-void refuse_unsupported(struct session *s, const struct request_class *k);
-/* Lets a request wait for the node's first answer whether it requires a login; refuses it if there is no answer. */
-enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
-/* Refuses a request before authentication that does not authenticate, or lets it wait for a node's answer. `c` NULL:
- * the command is not in the table. */
-enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
-                                            const char *bytes);
-
-/* Whether one of its keys matches an enforced rule and is longer than a lock's name may be. */
-bool refuse_long_names(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
-
 /* ---- local.c, proxy_command.c, queued_form.c ----------------------------------------------------------------- */
 
-/* Handles AUTH HELLO SELECT QUIT RESET READONLY READWRITE ASKING, and CLIENT (client.c). */
+/* Handles AUTH HELLO SELECT QUIT RESET READONLY READWRITE ASKING, and CLIENT (client_command.c). */
 enum dispatch_result local_dispatch(struct session *s, const struct request_class *k);
 
 /* Whether a request of AUTH or HELLO logs in. */
 bool local_logs_in(const struct request_class *k);
 extern const char LOCAL_TOO_OFTEN[]; /* the error after too many wrong passwords */
 
-/* Applies a SELECT, AUTH or HELLO of a transaction to the session, after the node has accepted it with this element of
- * EXEC's array. Appends the element as the client gets it. */
-void local_changed(struct session *s, const struct request_class *k, const char *element, size_t len, struct text *out);
+/* Takes the element of EXEC's array for a SELECT, AUTH or HELLO (`item`): applies its change to the session (NULL: it
+ * has ended), and appends the element as the client gets it. */
+struct transaction_item;
+void local_element(struct session *s, const struct transaction_item *item, const char *element, size_t len,
+                   struct text *out);
+
+/* A worker opens, and closes: its record of wrong passwords. */
+void wrong_open(struct worker *w);
+void wrong_close(struct worker *w);
+/* Whether the session's address has sent too many wrong or new logins just now to try this login (0: any). Logins that
+ * were valid from the same address before may still be tried. */
+bool wrong_too_often(const struct session *s, uint32_t login);
+/* A login is queued in MULTI: it counts as a wrong one until its element of EXEC's array has come. */
+void wrong_queued(const struct session *s);
 
 /* Handles the PROXY commands. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct request_class *k);
 
-/* ---- wrong.c ----------------------------------------------------------------------------------------- */
-
-void wrong_open(struct worker *w);
-void wrong_close(struct worker *w);
-/* The login number for requirepass; no client has it. */
-#define WRONG_LOGIN_DOOR UPSTREAM_LOGIN_TRIED
-/* Notes that the session has given a wrong password: for `login`, or (0) for a login without a number. */
-void wrong_note(struct session *s, uint32_t login);
-/* Whether the session's address has sent too many wrong or new logins just now to try this login (0: any). Logins that
- * were valid from the same address before may still be tried. */
-bool wrong_too_often(const struct session *s, uint32_t login);
-/* Notes that a login was valid; `is_new`: no session has used it lately. */
-void wrong_right(const struct session *s, uint32_t login, bool is_new);
-/* A login is queued in MULTI: it counts as a wrong one until its element of EXEC's array has come. */
-void wrong_queued(const struct session *s);
-void wrong_unqueued(const struct session *s);
-
-/* ---- rights.c ---------------------------------------------------------------------------------------- */
-
-/* Checks the rights for a PROXY command. True: use *result, since the client's rights are being asked for, or are
- * missing. */
-bool rights_wanted(struct session *s, const struct request_class *k, enum dispatch_result *result);
 /* Asks the node for the rights of clients without login. */
 void rights_ask_unauthenticated(struct worker *w);
 
 /* Handles a request in MULTI; c NULL: not in the table. */
 enum dispatch_result queue_dispatch(struct session *s, const struct request_class *k);
+
 /* ---- CLIENT ----------------------------------------------------------------------------------------- */
 
 enum dispatch_result client_dispatch(struct session *s, const struct request_class *k);
@@ -162,6 +132,7 @@ bool client_is_own(const struct request_class *k);
 
 /* Whether a name may appear in CLIENT LIST, by Redis's rule. */
 bool client_name_ok(const char *name, size_t len);
+#define CLIENT_NAME_REFUSED "ERR Client names cannot contain spaces, newlines or special characters."
 /* Replaces a text of the session; len 0: removes it. */
 void client_set_text(char **field, const char *text, size_t len);
 
@@ -169,19 +140,9 @@ void client_set_text(char **field, const char *text, size_t len);
  * reports the error. */
 bool client_admin(struct session *s, const struct request_class *k);
 
-enum client_kind { CLIENT_NORMAL, CLIENT_PUBSUB, CLIENT_MASTER, CLIENT_REPLICA, CLIENT_KIND_UNKNOWN };
-
-enum client_kind client_kind_of(const struct session *s);
-
-/* Reads a kind of client, "normal", "pubsub", ... in any case. */
-enum client_kind client_kind_named(const char *name, size_t len);
-/* Appends the client's line of CLIENT LIST, with its line feed. */
-void client_show(struct session *s, struct text *out);
-/* Write the client's address, and the address that it connected to: "10.0.0.5:3321", at most SESSION_ADDRESS_MAX * 2
- * bytes. */
-enum { CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX };
-void client_address(const struct session *s, char *out);
-void client_local_address(const struct session *s, char *out);
+/* Appends the client's line of CLIENT LIST, with its line feed; `reading`: the length of its current request, 0: it is
+ * not known. */
+void client_show(const struct session *s, size_t reading, struct text *out);
 
 /* ---- pause.c ----------------------------------------------------------------------------------------- */
 
@@ -196,8 +157,6 @@ void pause_tick(struct worker *w);
 void pause_end(struct worker *w);
 /* Whether Redis takes a request for a write, or for something that replicas must see: a pause of writes holds these. */
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
-
-/* ---- proxy_pause.c ----------------------------------------------------------------------------------- */
 
 /* Run PROXY PAUSE [time], PROXY RESUME and PROXY SWITCH. */
 void proxy_pause(struct session *s, const struct request_class *k);

@@ -2,6 +2,16 @@
  * The PROXY family: LOCK, TOKEN and RELEASE ask Redis by script, EXPLAIN asks the tables, RELOAD the application. The
  * subcommands that only report (HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG) are run by the application,
  * through proxy_shared.admin.
+ *
+ * A user has the right to them if Redis grants the corresponding CONFIG commands.
+ *
+ *      INFO, LOCKS, ... ──> CONFIG GET of no parameter      RELOAD, PAUSE ──> CONFIG SET of an unknown one
+ *                           │ over the client's own lane, each time: rights come and go
+ *                           └─> -NOPERM, or there is no CONFIG at all: refused
+ *
+ * For all clients without login there is one answer: the node is asked in advance, and again with each use. They have
+ * its last answer, even while the node does not answer, since operators need PROXY then. Clients of the unix socket,
+ * and users named by admin-user, need no question. The request waits in its session's input meanwhile.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +35,142 @@ enum {
     RELOAD_WAITING_SIZE = 512,
     PATTERN_MAX = PROXY_WORD_MAX
 };
+
+/* ---- rights --------------------------------------------------------------------------------------- */
+
+static const char LOOK[] = "*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$10\r\nlockkeeper\r\n";
+static const char CHANGE[] = "*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nlockkeeper\r\n$1\r\n-\r\n";
+
+/* Subcommands that need no right: HELP shows nothing of the proxy, NOTIFY tells a client of its own locks alone, and
+ * the others ask Redis for their key, so Redis checks the right. */
+static const char *const FOR_ALL[] = {"help", "lock", "token", "release", "notify", NULL};
+/* Subcommands that need the right to change. */
+static const char *const CHANGING[] = {"reload", "witness", "pause", "resume", "switch", NULL};
+
+static bool subcommand_among(const struct request_class *k, const char *const *names) {
+    while (*names && !class_arg_is(k, 1, *names))
+        names++;
+    return *names != NULL;
+}
+
+/* Whether the session needs no right at Redis. */
+static bool is_admin(const struct session *s) {
+    const struct config_words *users = &s->worker->config->admin_users;
+    const char *user = s->user ? s->user : "default";
+    for (size_t i = 0; i < users->count; i++)
+        if (strcmp(users->words[i], user) == 0)
+            return true;
+    return session_by_unix_socket(s);
+}
+
+/* Whether the answer shows that the user has the right. That is so if it is no error, if the error concerns the unknown
+ * parameter, or if the node is busy, since the right is checked before. Any other error counts as no right. */
+static bool granted(const struct call_end *end) {
+    static const char *const later[] = {"-BUSY", "-LOADING", "-MASTERDOWN"};
+    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++)
+        if (reply_begins(end->reply, end->len, later[i]))
+            return true;
+    if (reply_begins(end->reply, end->len, "*") || reply_begins(end->reply, end->len, "%"))
+        return true;
+    return reply_begins(end->reply, end->len, "-ERR U") &&
+           !reply_begins(end->reply, end->len, "-ERR Unknown command") &&
+           memmem(end->reply, end->len, "lockkeeper", strlen("lockkeeper"));
+}
+
+/* Whether no node could be asked; false if a node has refused the client's login. */
+static bool is_away(const struct call_end *end) {
+    return end->error && end->why != UPSTREAM_REFUSED && strncmp(end->error, "UPSTREAM ", 9) == 0;
+}
+
+/* Takes the answer. If no node answers, users that had the right at their last question still have it: operators need
+ * PROXY then. */
+static void looked(struct call *c, const struct call_end *end) {
+    struct session *s = c->request->session;
+    if (s && !is_away(end))
+        commands_of(s)->looked_in = !end->error && granted(end);
+    if (s)
+        commands_of(s)->rights = commands_of(s)->looked_in ? RIGHTS_GRANTED
+                                 : end->error              ? RIGHTS_NOT_KNOWN_NOW
+                                                           : RIGHTS_REFUSED;
+    request_reply(c->request, "", 0, true);
+}
+
+/* If no node answers, the login that has paused the proxy may end the pause. */
+static void change_judged(struct call *c, const struct call_end *end) {
+    struct session *s = c->request->session;
+    const struct worker *w = c->request->worker;
+    if (s && is_away(end) && w->pause == PAUSE_PROXY && s->lane.login == atomic_load(&w->shared->pause_login))
+        commands_of(s)->rights = RIGHTS_GRANTED;
+    else if (s)
+        commands_of(s)->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
+    request_reply(c->request, "", 0, true);
+}
+
+static void unauthenticated_judged(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    bool first = w->unauthenticated_look == RIGHTS_UNKNOWN;
+    if (!end->error)
+        w->unauthenticated_look = granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
+    w->unauthenticated_asked = false;
+    if (first)
+        worker_wake_waiting(w);
+    request_reply(c->request, "", 0, true);
+}
+
+void rights_ask_unauthenticated(struct worker *w) {
+    if (w->unauthenticated_asked)
+        return;
+    w->unauthenticated_asked = true;
+    struct upstream_lane lane = worker_unauthenticated_lane(w);
+    struct request *request = request_internal(w);
+    request->call.done = unauthenticated_judged;
+    call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
+}
+
+/* Checks the rights for a PROXY command. True: use *result, since the client's rights are being asked for, or are
+ * missing. */
+static bool rights_wanted(struct session *s, const struct request_class *k, enum dispatch_result *result) {
+    struct worker *w = s->worker;
+    char word[16];
+    if (k->request->argc < 2 || subcommand_among(k, FOR_ALL) || is_admin(s))
+        return false;
+    bool changes = subcommand_among(k, CHANGING);
+    *result = DISPATCH_WAIT;
+    if (!changes && session_is_stranger(s)) {
+        rights_ask_unauthenticated(w);
+        if (w->unauthenticated_look == RIGHTS_UNKNOWN && w->unauthenticated_asked)
+            return true;
+        commands_of(s)->rights =
+            w->unauthenticated_look == RIGHTS_UNKNOWN ? RIGHTS_NOT_KNOWN_NOW : w->unauthenticated_look;
+    }
+    if (commands_of(s)->rights == RIGHTS_UNKNOWN) {
+        if (s->in_flight > 0) /* one of them may change the rights */
+            return true;
+        struct upstream_lane lane = s->lane;
+        lane.protocol = 2;
+        if (w->pause == PAUSE_PROXY)
+            upstream_try_now(w->upstream);
+        struct request *request = request_new(s, NULL); /* without a reply; holds later requests back */
+        request->call.done = changes ? change_judged : looked;
+        request_barrier(request);
+        call_submit_lane(&request->call, SLOT_NONE, &lane, changes ? CHANGE : LOOK,
+                         changes ? sizeof(CHANGE) - 1 : sizeof(LOOK) - 1);
+        if (commands_of(s)->rights == RIGHTS_UNKNOWN)
+            return true;
+    }
+    enum rights rights = commands_of(s)->rights; /* if no node could be asked, the result is there at once */
+    commands_of(s)->rights = RIGHTS_UNKNOWN;     /* the next command asks again */
+    *result = DISPATCHED;
+    if (rights == RIGHTS_REFUSED)
+        session_refuse(
+            s, k->command,
+            "NOPERM PROXY %s is for users with the right to CONFIG %s, users named by admin-user, and clients of the "
+            "proxy's unix socket",
+            request_arg_text(k->request, k->bytes, 1, word, sizeof(word)), changes ? "SET" : "GET");
+    else if (rights != RIGHTS_GRANTED)
+        session_refuse(s, k->command, "UPSTREAM no node can be asked for this user's rights; see admin-user");
+    return rights != RIGHTS_GRANTED;
+}
 
 /* ---- EXPLAIN ------------------------------------------------------------------------------------- */
 
@@ -179,27 +325,10 @@ static void explain_key(struct explanation *x, uint32_t index) {
 
 /* The node of a command without keys; NULL if the command alone does not determine it. */
 static const char *node_without_keys(const struct session *s, const struct request_class *about) {
-    bool all = false;
-    switch (about->command->need) {
-    case NEED_KEYSPACE:
-        all = true;
-        break;
-    case NEED_MASTERS:
-        all = masters_asks_all(about);
-        break;
-    case NEED_KEY:
-    case NEED_NODE:
-        break;
-    case NEED_CLUSTER:
-    case NEED_SESSION:
-    case NEED_PROXY:
-    case NEED_TRANSACTION:
-    case NEED_PUBSUB:
-    case NEED_BLOCKING:
-    case NEED_REFUSED:
-    case NEED_CLOSE:
+    enum command_need need = about->command->need;
+    if (need != NEED_KEYSPACE && need != NEED_MASTERS && need != NEED_KEY && need != NEED_NODE)
         return NULL;
-    }
+    bool all = need == NEED_KEYSPACE || (need == NEED_MASTERS && masters_asks_all(about));
     if (upstream_is_cluster(s->worker->upstream))
         return all ? "all masters" : "one master";
     struct upstream_node *node = upstream_node_of_slot(s->worker->upstream, 0);
@@ -213,20 +342,6 @@ static void end_map(struct explanation *x, struct text *reply) {
     text_commit(reply, resp_header_write(text_reserve(reply, RESP_HEADER_MAX), resp3 ? '%' : '*', (int64_t)n));
     text_append(reply, x->body.data, x->body.len);
     x->body.len = x->count = 0;
-}
-
-/* Explains a command's keys. The names in a map must differ, so with several keys RESP3 gets an array of maps. */
-static void explain_keys(struct explanation *x, struct text *reply, const uint32_t *keys, size_t n) {
-    bool apart = x->session->lane.protocol == 3 && n > 1;
-    if (apart)
-        text_commit(reply, resp_header_write(text_reserve(reply, RESP_HEADER_MAX), '*', (int64_t)n));
-    for (size_t i = 0; i < n; i++) {
-        if (apart || i == 0)
-            pair(x, "command", x->about->command->name);
-        explain_key(x, keys[i]);
-        if (apart || i + 1 == n)
-            end_map(x, reply);
-    }
 }
 
 static enum dispatch_result proxy_explain(struct session *s, const struct request_class *k) {
@@ -244,9 +359,18 @@ static enum dispatch_result proxy_explain(struct session *s, const struct reques
     struct explanation x = {.session = s, .about = &about};
     struct text reply = {0};
     class_begin(&about, target, &sub, k->bytes);
-    if (n > 0) {
-        explain_keys(&x, &reply, keys, (size_t)(n < KEYS_EXPLAINED ? n : KEYS_EXPLAINED));
-    } else {
+    n = n < KEYS_EXPLAINED ? n : KEYS_EXPLAINED;
+    bool apart = s->lane.protocol == 3 && n > 1; /* the names in a map must differ: an array of maps */
+    if (apart)
+        text_commit(&reply, resp_header_write(text_reserve(&reply, RESP_HEADER_MAX), '*', n));
+    for (int i = 0; i < n; i++) {
+        if (apart || i == 0)
+            pair(&x, "command", target->name);
+        explain_key(&x, keys[i]);
+        if (apart || i + 1 == n)
+            end_map(&x, &reply);
+    }
+    if (n <= 0) {
         pair(&x, "command", target ? target->name : "unknown to the node, too: forwarded as it is");
         const char *node = fits ? node_without_keys(s, &about) : NULL;
         if (target && !fits)
@@ -270,13 +394,11 @@ static enum dispatch_result proxy_semaphore(struct session *s, const struct comm
     const struct lock_key name = {.db = session_db(s), .name = key, .len = len};
     struct explanation x = {.session = s};
     struct text reply = {0}, holders = {0};
-    char number[24];
     int64_t held = permits_show(w->shared->permits, &name, PERMITS_SHOWN, worker_now(w), &holders);
-    snprintf(number, sizeof(number), ":%lld\r\n", (long long)held);
     pair_of(&x, "key", key, len);
     pair(&x, "kind", "semaphore");
     append_bulk(&x.body, "permits", sizeof("permits") - 1);
-    text_append(&x.body, number, strlen(number));
+    text_printf(&x.body, ":%lld\r\n", (long long)held);
     x.count += 2;
     pair_of(&x, "holders", holders.len > 0 ? holders.data : "", holders.len);
     end_map(&x, &reply);
@@ -341,11 +463,14 @@ static void work_begin(struct session *s, const struct command *c, struct proxy_
     worker_add_slices(s->worker, &work->slices);
 }
 
-/* Shows the result, if the session still exists, and ends the task. */
-static void work_show(struct worker *w, struct proxy_work *work) {
+/* Shows the result once the walk is over, if the session still exists, and ends the task. */
+static bool show_step(struct worker *w, struct worker_slices *slices) {
+    struct proxy_work *work = (struct proxy_work *)(void *)slices;
     struct proxy_shared *shared = w->shared;
     const struct session *s = work->request->session;
     struct text reply = {0};
+    if (work->walk && s && engine_walk_step(shared->engine, work->walk, worker_now(w)))
+        return true;
     w->walk = work->walk;
     if (s)
         (void)shared->admin(shared->admin_arg, w, (const char *const *)work->words, work->lens, work->count,
@@ -355,45 +480,28 @@ static void work_show(struct worker *w, struct proxy_work *work) {
     text_clear(&reply);
     for (size_t i = 0; i < work->count; i++)
         memory_free(work->words[i]);
-}
-
-/* Keeps the arguments for later. NULL: one is too long, and the command was refused. */
-static struct proxy_work *work_of_words(struct session *s, const struct request_class *k) {
-    struct proxy_work *work = memory_zalloc(sizeof(*work));
-    for (size_t i = 1; i < k->request->argc; i++) {
-        if (k->request->argv[i].len > PATTERN_MAX) {
-            session_refuse(s, k->command, "ERR the pattern is longer than %d bytes", PATTERN_MAX);
-            while (work->count > 0)
-                memory_free(work->words[--work->count]);
-            memory_free(work);
-            return NULL;
-        }
-        const char *word = class_arg(k, i, &work->lens[work->count]);
-        work->words[work->count] = memory_strndup(word, work->lens[work->count]);
-        work->count++;
-    }
-    return work;
-}
-
-static bool show_step(struct worker *w, struct worker_slices *slices) {
-    struct proxy_work *work = (struct proxy_work *)(void *)slices;
-    if (work->walk && work->request->session && engine_walk_step(w->shared->engine, work->walk, worker_now(w)))
-        return true;
-    work_show(w, work);
     if (work->walk)
         engine_walk_free(work->walk);
     return false;
 }
 
-/* Runs LOCKS and TOP, with the walk that chooses their leases, and INCIDENTS, without one (NULL). */
+/* Runs LOCKS and TOP, with the walk that chooses their leases, and INCIDENTS, without one (NULL). Keeps the arguments
+ * for later. */
 static void proxy_show_later(struct session *s, const struct request_class *k, struct lock_walk *walk) {
-    struct proxy_work *work = work_of_words(s, k);
-    if (work)
-        work->walk = walk;
-    if (work)
-        work_begin(s, k->command, work, show_step);
-    else if (walk)
-        engine_walk_free(walk);
+    for (size_t i = 1; i < k->request->argc; i++)
+        if (k->request->argv[i].len > PATTERN_MAX) {
+            session_refuse(s, k->command, "ERR the pattern is longer than %d bytes", PATTERN_MAX);
+            if (walk)
+                engine_walk_free(walk);
+            return;
+        }
+    struct proxy_work *work = memory_zalloc(sizeof(*work));
+    work->walk = walk;
+    for (size_t i = 1; i < k->request->argc; i++, work->count++) {
+        const char *word = class_arg(k, i, &work->lens[work->count]);
+        work->words[work->count] = memory_strndup(word, work->lens[work->count]);
+    }
+    work_begin(s, k->command, work, show_step);
 }
 
 static bool reload_step(struct worker *w, struct worker_slices *slices) {

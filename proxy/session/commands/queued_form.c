@@ -26,28 +26,23 @@ static const char QUEUED[] = "+QUEUED\r\n";
 
 /* ---- the node's replies ----------------------------------------------------------------------------------- */
 
-/* The error for a redirected command. The node has not queued it, so its transaction is void. The client knows no
- * nodes, so it gets the reason in other words. NULL: the reply is no redirect. */
-static const char *elsewhere(const struct call *c, const struct call_end *end) {
-    if (!reply_redirects(end->reply, end->len))
-        return NULL;
-    const char *number = strchr(end->reply, ' ') + 1;
-    const char *space = memchr(number, ' ', end->len - (size_t)(number - end->reply));
-    int64_t slot;
-    if (space && resp_integer(number, (size_t)(space - number), &slot) && slot + 1 == c->index)
-        return "TRYAGAIN The slot of the transaction's keys is moving to another node";
-    return "CROSSSLOT Keys in the transaction are on different nodes";
-}
-
-/* Finds the error for the client in the end of a command's call, or of one of its parts; NULL: none. */
+/* Finds the error for the client in the end of a command's call, or of one of its parts; NULL: none. A redirected
+ * command was not queued, so its transaction is void. The client knows no nodes, so it gets the reason in other words.
+ */
 static const char *queued_error(const struct call *c, const struct call_end *end, char *text, size_t size) {
     if (end->error)
         return end->error;
+    if (reply_redirects(end->reply, end->len)) {
+        const char *number = strchr(end->reply, ' ') + 1;
+        const char *space = memchr(number, ' ', end->len - (size_t)(number - end->reply));
+        int64_t slot;
+        if (space && resp_integer(number, (size_t)(space - number), &slot) && slot + 1 == c->index)
+            return "TRYAGAIN The slot of the transaction's keys is moving to another node";
+        return "CROSSSLOT Keys in the transaction are on different nodes";
+    }
     if (end->reply[0] == '-') {
-        const char *other = elsewhere(c, end);
-        if (!other)
-            snprintf(text, size, "%.*s", (int)end->len - 3, end->reply + 1);
-        return other ? other : text;
+        snprintf(text, size, "%.*s", (int)end->len - 3, end->reply + 1);
+        return text;
     }
     bool queued = end->len == sizeof(QUEUED) - 1 && memcmp(end->reply, QUEUED, end->len) == 0;
     if (!queued && c->count)
@@ -70,20 +65,15 @@ struct part_error {
     char text[TRANSACTION_ERROR_MAX];
 };
 
-static void part_failed(struct request *r, const char *error) {
-    if (r->owner)
-        return;
-    struct part_error *first = memory_alloc(sizeof(*first));
-    snprintf(first->text, sizeof(first->text), "%s", error);
-    request_own(r, &first->owner, &request_owner_freed);
-}
-
 static void queued_part_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     char text[TRANSACTION_ERROR_MAX];
     const char *error = queued_error(c, end, text, sizeof(text));
-    if (error)
-        part_failed(r, error);
+    if (error && !r->owner) {
+        struct part_error *first = memory_alloc(sizeof(*first));
+        snprintf(first->text, sizeof(first->text), "%s", error);
+        request_own(r, &first->owner, &request_owner_freed);
+    }
     if (--r->parts_left > 0)
         return;
     if (r->owner)
@@ -118,47 +108,12 @@ static void queue_one(struct session *s, const struct command *c, const char *by
     queue_call(s, &request->call, bytes, len, rewritten);
 }
 
-/* Keeps a command that is queued before the first key has chosen the node. False: there are too many. */
-static bool keep_early(struct transaction *t, const char *bytes, size_t len) {
-    if (t->count >= EARLY_MAX || t->early_bytes + len > EARLY_BYTES_MAX)
-        return false;
-    struct early *early = memory_alloc(sizeof(*early) + len);
-    early->len = len;
-    memcpy(early->bytes, bytes, len);
-    list_init(&early->link);
-    list_append(&t->early, &early->link);
-    t->early_bytes += len;
-    return true;
-}
-
 /* How a command without locks is queued. */
 enum queued_form {
     QUEUED_PLAIN,  /* the client gets its element unchanged */
     QUEUED_CHANGE, /* it changes the session, once the node has accepted it */
     QUEUED_KEYS    /* its element is an array of keys: guard records are removed */
 };
-
-/* Applies the change that the node has made to its connection to the session. */
-static void element_of_change(struct session *s, const struct transaction_item *item, const char *element, size_t len,
-                              struct text *out) {
-    struct resp_request r;
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    struct request_class k;
-    resp_request_init(&r);
-    bool known = resp_request_scan(&r, item->bytes, item->len, &limits) == RESP_OK && s;
-    class_begin(&k, item->command, &r, item->bytes);
-    if (known && local_logs_in(&k)) {
-        wrong_unqueued(s);
-        if (len > 10 && memcmp(element, "-WRONGPASS", 10) == 0)
-            wrong_note(s, 0);
-    }
-    if (element[0] == '-') {
-        text_append(out, element, len);
-    } else if (known) {
-        local_changed(s, &k, element, len, out);
-    }
-    resp_request_clear(&r);
-}
 
 static void element_of_keys(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                             struct text *out) {
@@ -180,12 +135,20 @@ static enum dispatch_result queue_as(struct session *s, const struct request_cla
     enum readiness ready = transaction_ready(s, c, slot);
     if (ready != READY)
         return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
-    if (t->scouting && !keep_early(t, k->bytes, len))
+    if (t->scouting && (t->count >= EARLY_MAX || t->early_bytes + len > EARLY_BYTES_MAX))
         return transaction_refuse(s, c, "ERR too many commands in a transaction before the first one with a key");
+    if (t->scouting) { /* it is kept until the first key has chosen the node */
+        struct early *early = memory_alloc(sizeof(*early) + len);
+        early->len = len;
+        memcpy(early->bytes, k->bytes, len);
+        list_init(&early->link);
+        list_append(&t->early, &early->link);
+        t->early_bytes += len;
+    }
     if (form != QUEUED_PLAIN) {
         struct transaction_item *item = item_add(t, ITEM_MADE, 1, c, form == QUEUED_KEYS ? 0 : len);
         memcpy(item->bytes, k->bytes, item->len);
-        item->element = form == QUEUED_KEYS ? element_of_keys : element_of_change;
+        item->element = form == QUEUED_KEYS ? element_of_keys : local_element;
     }
     queue_one(s, c, k->bytes, len, form != QUEUED_PLAIN);
     return DISPATCHED;
@@ -201,13 +164,21 @@ static bool too_many_locks(struct session *s, const struct command *c, size_t mo
     return true;
 }
 
-/* Queues the script that lock_prepare has left in w->build, as one element. */
+/* Queues the script that lock_prepare has left in w->build, as one element, over this call. */
 static void queue_script(struct session *s, struct call *call, const struct command *c, enum item_kind kind,
                          struct lock_call *lock, uint32_t group) {
     struct worker *w = s->worker;
     transaction_of(s)->lock_count++;
     item_add(transaction_of(s), kind, group, c, 0)->lock = lock;
     queue_call(s, call, w->build.data, w->build.len, true);
+}
+
+/* Queues the script as a request's only call, or as a step before or after an application's script. */
+static void queue_step(struct session *s, const struct command *c, enum item_kind kind, struct lock_call *lock,
+                       call_done_fn done) {
+    struct request *request = request_new(s, c);
+    request->call.done = done;
+    queue_script(s, &request->call, c, kind, lock, 1);
 }
 
 /* Turns SETEX, PSETEX, or a SET without NX, XX and GET, after WATCH and GET of its key (K3) into a swap that replies as
@@ -241,10 +212,7 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
     size_t len;
     const char *key = lock_word(&words, 1, &len);
     compare_and_set(s, key, len, rule, lc);
-    struct lock_call *lock = lock_prepare(s, &transaction_of(s)->locks, rule, lc, key, len, &words);
-    struct request *request = request_new(s, c);
-    request->call.done = queued_done;
-    queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
+    queue_step(s, c, ITEM_LOCK, lock_prepare(s, &transaction_of(s)->locks, rule, lc, key, len, &words), queued_done);
 }
 
 /* Queues DEL and UNLINK of several keys: one script for each lock key, one command for the others. */
@@ -284,24 +252,20 @@ static void queue_release(struct session *s, const struct request_class *k) {
     queued_part_done(&request->call, &none); /* gives back the part held here */
 }
 
-/* Finds the key, as an argument index, that PROXY ADVISE wants to see outside of all rules; 0: none. */
-static uint32_t wanted_outside(struct session *s, const struct request_class *k) {
-    size_t len;
-    const char *key = class_key(k, 0, &len);
-    if (class_rule(k, 0))
-        return 0;
-    if (script_is(k->command))
-        return advise_script_key(s, k->command, k->request, k->bytes, k->keys[0], k->key_count);
-    return k->key_count == 1 && advise_wants(s, k->command, k->request, k->bytes, key, len) ? k->keys[0] : 0;
-}
-
-/* The note for the key of wanted_outside, or NULL. */
+/* The note for the key that PROXY ADVISE wants to see outside of all rules; NULL: there is none. */
 static struct audit_note *note_outside(struct session *s, const struct request_class *k) {
     size_t len;
-    uint32_t outside = wanted_outside(s, k);
+    const char *key = class_key(k, 0, &len);
+    uint32_t outside = 0;
+    if (class_rule(k, 0))
+        return NULL;
+    if (script_is(k->command))
+        outside = advise_script_key(s, k->command, k->request, k->bytes, k->keys[0], k->key_count);
+    else if (k->key_count == 1 && advise_wants(s, k->command, k->request, k->bytes, key, len))
+        outside = k->keys[0];
     if (!outside)
         return NULL;
-    const char *key = request_arg(k->request, k->bytes, outside, &len);
+    key = request_arg(k->request, k->bytes, outside, &len);
     struct request_class one;
     class_begin(&one, k->command, k->request, k->bytes);
     class_of_key(&one, s, outside, lock_rule_watched(s, key, len));
@@ -324,24 +288,18 @@ static bool queue_audited(struct session *s, const struct request_class *k) {
     return true;
 }
 
-/* Queues a command on semaphores; EXEC's element will show what it has taken. */
+/* Notes a queued command on semaphores; EXEC's element will show what it has taken. */
 static void queue_permits(struct session *s, const struct request_class *k) {
     struct transaction *t = transaction_of(s);
-    bool fits = t->lock_count < LOCKS_MAX;
-    struct permit_note *note = fits ? permit_note(s, k) : NULL;
-    if (!fits)
+    struct permit_note *note = NULL;
+    if (t->lock_count < LOCKS_MAX)
+        note = permit_note(s, k);
+    else
         semaphore_passes(s, k);
-    if (!note)
-        return;
-    t->lock_count++;
-    item_add(t, ITEM_PERMITS, 1, k->command, 0)->permits = note;
-}
-
-/* Queues a step before or after an application's script; it is in w->build. */
-static void queue_step(struct session *s, const struct command *c, enum item_kind kind, struct lock_call *lock) {
-    struct request *request = request_new(s, c);
-    request->call.done = call_swallow; /* EXEC's array contains the result */
-    queue_script(s, &request->call, c, kind, lock, 1);
+    if (note) {
+        t->lock_count++;
+        item_add(t, ITEM_PERMITS, 1, k->command, 0)->permits = note;
+    }
 }
 
 /* Queues an application's script, between two steps for each of its lock keys. */
@@ -358,14 +316,14 @@ static void queue_application(struct session *s, const struct request_class *k) 
             calls[n++] = script_begin(s, queue, k, i);
     for (size_t i = 0; i < n; i++) {
         script_build_before(s, queue, calls[i]);
-        queue_step(s, c, ITEM_FIRST, NULL);
+        queue_step(s, c, ITEM_FIRST, NULL, call_swallow); /* EXEC's array contains the result */
     }
     if (!queue_audited(s, k) && queue->quorum)
         item_add(transaction_of(s), ITEM_AUDIT, 1, c, 0);
     queue_one(s, c, k->bytes, k->request->len, false);
     for (size_t i = 0; i < n; i++) {
         script_build_behind(s, queue, calls[i], &words, k->key_count, true);
-        queue_step(s, c, ITEM_STEP, calls[i]);
+        queue_step(s, c, ITEM_STEP, calls[i], call_swallow);
     }
     memory_free(calls);
 }
@@ -377,13 +335,10 @@ static void queue_clobber(struct session *s, const struct request_class *k) {
         return;
     counter_add(&s->worker->counters.requests_locks, 1);
     struct lock_call *lock = lock_prepare_clobber(s, &transaction_of(s)->locks, k);
-    if (!lock) {
+    if (lock)
+        queue_step(s, c, ITEM_LOCK, lock, queued_done);
+    else
         transaction_refuse(s, c, "%s", LOCK_TOO_MANY_KEYS);
-        return;
-    }
-    struct request *request = request_new(s, c);
-    request->call.done = queued_done;
-    queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
 }
 
 /* Queues a command with keys once its node is ready: as a script, or unchanged. */

@@ -89,15 +89,12 @@ void read_from_closes(struct session *s) {
     commands_of(s)->writes = NULL;
 }
 
-static bool writes_under_way(const struct session *s, unsigned slot) {
+/* Whether the client has written in the slot lately, or is writing. */
+static bool wrote(const struct session *s, unsigned slot) {
     const struct writes_under_way *writes = commands_of(s)->writes;
     for (size_t i = 0; writes && i < writes->count; i++)
         if (writes->slots[i] == slot || writes->slots[i] == ALL_SLOTS)
             return true;
-    return false;
-}
-
-static bool wrote_lately(const struct session *s, unsigned slot) {
     uint32_t now = (uint32_t)worker_now(s->worker), then = atomic_load(place_of(s, slot));
     return now - then < (uint32_t)s->worker->config->read_after_write_ms || then - now < AHEAD_MS;
 }
@@ -137,57 +134,42 @@ static bool is_write(const struct session *s, const struct command *c, const str
     return pause_replicates(c, r, bytes) && !(c && (c->id == COMMAND_PUBLISH || c->id == COMMAND_SPUBLISH));
 }
 
-/* Whether the command may be a read that a replica answers as its master would. TOUCH and OBJECT are about the node's
- * own memory; SORT_RO reads keys that are not among its arguments. */
-static bool is_read(const struct command *c, const struct resp_request *r, const char *bytes) {
+/* Whether replicas may answer the command at all as its master would. TOUCH and OBJECT are about the node's own memory;
+ * SORT_RO reads keys that are not among its arguments. */
+static bool is_read(const struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    if (s->queues || s->watches || push_of(s)->pubsub || s->lane.dedicated != 0)
+        return false;
     return c && c->id != COMMAND_UNKNOWN && c->need == NEED_KEY &&
            (c->flags & (COMMAND_READONLY | COMMAND_RUNS_CODE)) == COMMAND_READONLY && !pause_replicates(c, r, bytes) &&
            c->id != COMMAND_TOUCH && c->id != COMMAND_OBJECT && c->id != COMMAND_SORT_RO &&
            command_arity_ok(c, r->argc);
 }
 
-/* Whether the session's reads may go to replicas at all. */
-static bool session_reads(const struct session *s) {
-    return !s->queues && !s->watches && !push_of(s)->pubsub && s->lane.dedicated == 0;
-}
-
 static bool key_reads(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                       uint32_t index) {
     size_t len;
     const char *key = request_arg(r, bytes, index, &len);
-    unsigned slot = slot_of_key(key, len);
     const struct lock_rules *rules = s->worker->rules;
     if (lock_guard_is(key, len) || lock_rules_rule_of(rules, key, len) || lock_rules_fence_of(rules, key, len))
         return false;
     if ((!c->only || c->flags & COMMAND_ADVISES) && advise_wants(s, c, r, bytes, key, len))
         return false;
-    return !wrote_lately(s, slot) && !wrote_lately(s, ALL_SLOTS) && !writes_under_way(s, slot);
+    return !wrote(s, slot_of_key(key, len)) && !wrote(s, ALL_SLOTS);
 }
 
 /* Whether replicas may answer the request; finds its keys, and *slot: SLOT_SEVERAL where it is to be split. */
 static bool reads(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                   int *slot) {
     struct key_list keys;
-    if (!session_reads(s) || !is_read(c, r, bytes))
+    if (!is_read(s, c, r, bytes))
         return false;
     find_keys(&keys, c, r, bytes);
     bool may = keys.count > 0;
     for (int i = 0; may && i < keys.count; i++)
         may = key_reads(s, c, r, bytes, keys.keys[i]);
-    bool cluster = upstream_is_cluster(s->worker->upstream);
-    *slot = may && cluster ? key_list_slot(r, bytes, keys.keys, (size_t)keys.count) : 0;
+    *slot = may ? key_list_slot(s, r, bytes, keys.keys, (size_t)keys.count) : 0;
     key_list_clear(&keys);
     return may && (*slot >= 0 || c->split != SPLIT_NONE);
-}
-
-static enum dispatch_result split_reads(struct session *s, const struct command *c, const struct resp_request *r,
-                                        const char *bytes) {
-    struct request_class k;
-    class_find(&k, s, c, r, bytes);
-    k.replicas = true;
-    enum dispatch_result result = split_dispatch(s, &k);
-    class_clear(&k);
-    return result;
 }
 
 bool read_from_takes(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
@@ -207,8 +189,11 @@ bool read_from_takes(struct session *s, const struct command *c, const struct re
         return false;
     *result = DISPATCHED;
     if (slot == SLOT_SEVERAL) {
-        state->reads_away = true;
-        *result = split_reads(s, c, r, bytes);
+        struct request_class k;
+        class_find(&k, s, c, r, bytes);
+        k.replicas = state->reads_away = true;
+        *result = split_dispatch(s, &k);
+        class_clear(&k);
         return true;
     }
     counter_add(&s->worker->counters.requests_forwarded, 1);

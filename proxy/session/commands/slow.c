@@ -15,44 +15,32 @@ void slow_config(struct worker *w) {
     upstream_set_late(w->upstream, w->config->latency_tracking ? -1 : from_us < 0 ? INT64_MAX : from_us);
 }
 
-/* Appends an argument: in quotes if it is not one word. */
-static void append_argument(struct text *out, const char *arg, size_t len) {
-    size_t shown = len > ARGUMENT_SHOWN ? ARGUMENT_SHOWN : len;
-    bool quoted = len == 0 || shown < len || memchr(arg, ' ', shown) || memchr(arg, '"', shown);
-    text_append(out, " ", out->len > 0);
-    text_append(out, "\"", quoted);
-    for (size_t i = 0; i < shown; i++) {
-        text_append(out, "\\", quoted && arg[i] == '"');
-        text_append_visible(out, arg + i, 1);
-    }
-    if (shown < len)
-        text_printf(out, "... (%zu more bytes)", len - shown);
-    text_append(out, "\"", quoted);
-}
-
-/* Appends a command as it was sent. Returns false if the bytes are not one whole command. */
+/* Appends a command as it was sent, arguments that are not one word in quotes. Returns false if the bytes are not one
+ * whole command. */
 static bool append_sent(struct text *out, const char *bytes, size_t len) {
     struct resp_request r;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     resp_request_init(&r);
     bool whole = len > 0 && bytes[0] == '*' && resp_request_scan(&r, bytes, len, &limits) == RESP_OK && r.len == len;
     size_t shown = r.argc > ARGUMENTS_SHOWN ? ARGUMENTS_SHOWN - 1 : r.argc;
-    for (size_t i = 0; whole && i < shown; i++)
-        append_argument(out, bytes + r.argv[i].off, r.argv[i].len);
+    for (size_t i = 0; whole && i < shown; i++) {
+        const char *arg = bytes + r.argv[i].off;
+        size_t all = r.argv[i].len, some = all > ARGUMENT_SHOWN ? ARGUMENT_SHOWN : all;
+        bool quoted = all == 0 || some < all || memchr(arg, ' ', some) || memchr(arg, '"', some);
+        text_append(out, " ", out->len > 0);
+        text_append(out, "\"", quoted);
+        for (size_t j = 0; j < some; j++) {
+            text_append(out, "\\", quoted && arg[j] == '"');
+            text_append_visible(out, arg + j, 1);
+        }
+        if (some < all)
+            text_printf(out, "... (%zu more bytes)", all - some);
+        text_append(out, "\"", quoted);
+    }
     if (whole && shown < r.argc)
         text_printf(out, " ... (%zu more arguments)", (size_t)r.argc - shown);
     resp_request_clear(&r);
     return whole;
-}
-
-/* Writes what the client sent, as far as it is known and may be shown: a command that may contain a password, or for
- * which the proxy has sent others, is shown by its name. */
-static void write_command(struct text *out, const struct call *c) {
-    const struct command *command = c->request->command;
-    bool hidden = command && (command->flags & COMMAND_SECRET);
-    if (!hidden && !c->up.script && c->up.chunk && append_sent(out, c->up.bytes, c->up.len))
-        return;
-    text_printf(out, "%s ...", command ? command->name : "?");
 }
 
 /* Whether the command waits by its nature. Scripts may last, too, and count. */
@@ -78,6 +66,7 @@ static bool lock_times(const struct worker *w, const struct lock_call *l, int64_
 static void note(const struct call *c, const struct upstream_late *late) {
     struct worker *w = c->request->worker;
     const struct session *s = c->request->session;
+    const struct command *row = c->request->command;
     struct slow_request r = {.time_s = clock_wall_ms() / 1000,
                              .took_us = late->took_us,
                              .before_us = late->before_us,
@@ -92,15 +81,16 @@ static void note(const struct call *c, const struct upstream_late *late) {
     int64_t at_node_us = r.took_us - r.before_us - r.after_us;
     r.way_us = late->way_us < at_node_us ? late->way_us : at_node_us;
     if (counts && w->config->slowlog_slower_us >= 0 && r.took_us >= w->config->slowlog_slower_us) {
-        if (!c->lock)
-            write_command(&command, c);
+        bool hidden = row && (row->flags & COMMAND_SECRET);
+        if (!c->lock && (hidden || c->up.script || !c->up.chunk || !append_sent(&command, c->up.bytes, c->up.len)))
+            text_printf(&command, "%s ...",
+                        row ? row->name : "?"); /* what was sent is not known, or may not be shown */
         r.command = command.data;
         slowlog_add(w->shared->slowlog, &r, (size_t)w->config->slowlog_max);
     }
     text_clear(&command);
     if (!counts || !w->config->latency_tracking)
         return;
-    const struct command *row = c->request->command;
     latency_note(w->shared->latency, LATENCY_COMMANDS, row ? row->name : "(unknown)", r.took_us);
     latency_note(w->shared->latency, LATENCY_CLIENTS, *r.name ? r.name : "(no name)", r.took_us);
 }

@@ -6,8 +6,7 @@
  * A worker whose loop has ended is skipped: its clients are gone. It does not know what a broadcast is for.
  */
 #include "parser/invariant.h"
-#include "proxy/session/core/private.h"
-#include "proxy/session/core/broadcast.h"
+#include "proxy/session/core/session_worker.h"
 
 void broadcast_inbox_init(struct broadcast_inbox *inbox) {
     pthread_mutex_init(&inbox->mutex, NULL);
@@ -74,21 +73,18 @@ void broadcast_leave(struct broadcast *t, struct worker *w) {
     broadcast_go(t, w);
 }
 
-static struct broadcast *broadcast_arrived(struct broadcast_inbox *inbox) {
-    pthread_mutex_lock(&inbox->mutex);
-    struct list_node *n = list_shift(&inbox->arrived);
-    pthread_mutex_unlock(&inbox->mutex);
-    return n ? LIST_ENTRY(n, struct broadcast, link) : NULL;
-}
-
 void broadcast_arrivals(struct worker *w) {
-    struct broadcast *t;
-    while ((t = broadcast_arrived(&w->broadcasts))) {
-        if (t->home == w) {
+    for (;;) {
+        pthread_mutex_lock(&w->broadcasts.mutex);
+        struct list_node *n = list_shift(&w->broadcasts.arrived);
+        pthread_mutex_unlock(&w->broadcasts.mutex);
+        if (!n)
+            return;
+        struct broadcast *t = LIST_ENTRY(n, struct broadcast, link);
+        if (t->home == w)
             broadcast_end(t);
-        } else {
+        else
             broadcast_visit(t, w);
-        }
     }
 }
 

@@ -150,11 +150,6 @@ static size_t session_ahead(const struct session *s) {
     return s->delays & DELAY_BLOCKED ? INPUT_BLOCKED : INPUT_PAUSE;
 }
 
-static bool session_has_enough(const struct session *s) {
-    return s->in_flight_bytes >= SESSION_BYTES_SHARE &&
-           (s->in_flight_bytes >= SESSION_BYTES_MAX || worker_is_full(s->worker));
-}
-
 /* Whether the client has to read its replies before anything else is done for it. */
 static bool session_owes(struct session *s) {
     if (s->out.unsent > SESSION_OWES_MAX)
@@ -169,43 +164,31 @@ static bool session_must_wait(struct session *s) {
         s->epoch = upstream_epoch(s->worker->upstream);
         return session_owes(s);
     }
-    return s->barrier | (s->redirected > 0) | (s->in_flight >= s->window) | session_has_enough(s) |
+    bool enough = s->in_flight_bytes >= SESSION_BYTES_SHARE &&
+                  (s->in_flight_bytes >= SESSION_BYTES_MAX || worker_is_full(s->worker));
+    return s->barrier | (s->redirected > 0) | (s->in_flight >= s->window) | enough |
            (s->epoch != upstream_epoch(s->worker->upstream));
 }
 
-bool session_unauthenticated(const struct session *s) {
-    const struct worker *w = s->worker;
-    return !s->authenticated ||
-           (w->strangers != UNAUTHENTICATED_SERVED && session_is_stranger(s) && s->arrival > w->served);
-}
-
-bool session_doubted(const struct session *s) {
-    return s->worker->strangers == UNAUTHENTICATED_UNKNOWN && s->authenticated && session_is_stranger(s);
-}
-
-/* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. */
+/* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. It waits also until the node
+ * has said whether it serves clients without login, since it may have to be refused. */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
     invariant(!s->stream, "two requests are forwarded at once");
-    enum dispatch_result result = stream_start(s, scanner, data);
+    enum dispatch_result result = DISPATCH_WAIT;
+    bool doubted = session_doubted(s) && session_unauthenticated(s);
+    const char *error = doubted ? session_await_word(s) : NULL;
+    if (error) {
+        session_refuse(s, NULL, "%s", error);
+        session_finish(s);
+        return false;
+    }
+    if (!doubted)
+        result = stream_start(s, scanner, data);
     if (s->stream || result == DISPATCH_WAIT) {
         session_count(s, result);
         resp_request_reset(scanner);
     }
     return result == DISPATCH_WAIT;
-}
-
-/* Delays a long request until the node has said whether it serves clients without login: the request may have to be
- * refused. If there is no answer, the client is refused. True: the request waits. */
-static bool session_awaits_word(struct session *s, struct resp_request *scanner) {
-    const char *error = worker_await_word(s->worker);
-    if (error || !session_doubted(s)) {
-        session_refuse(s, NULL, "%s", error ? error : "UPSTREAM the node has just answered; the request was not sent");
-        session_finish(s);
-        return false;
-    }
-    session_count(s, DISPATCH_WAIT);
-    resp_request_reset(scanner);
-    return true;
 }
 
 /* Dispatches the complete requests in [data, data + len). Returns the bytes consumed; *waits is set if a complete
@@ -231,10 +214,7 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
         if (status == RESP_MORE) {
             if (scanner->form != RESP_MULTIBULK || (len - used <= STREAM_MIN && scanner->bulk_len <= STREAM_MIN))
                 break; /* it is short enough to wait for its end */
-            if (session_doubted(s) && session_unauthenticated(s))
-                *waits = session_awaits_word(s, scanner);
-            else
-                *waits = session_starts_stream(s, scanner, data + used);
+            *waits = session_starts_stream(s, scanner, data + used);
             break;
         }
         if (status == RESP_BAD) {
@@ -294,11 +274,7 @@ static void session_unread(struct session *s, enum session_unread why, bool hold
     s->unread = (uint8_t)(holds ? before | why : before & ~why);
     if (!before == !s->unread || s->state == SESSION_CLOSED)
         return;
-    ev_io_stop(s->worker->loop, &s->io);
-    int events = (s->io.events & EV_WRITE) | (s->unread ? 0 : EV_READ);
-    ev_io_set(&s->io, s->fd, events);
-    if (events)
-        ev_io_start(s->worker->loop, &s->io);
+    session_watch(s, s->io.events & EV_WRITE);
     if (s->tls && !s->unread)
         tls_resume(s->tls);
 }
@@ -326,13 +302,13 @@ static size_t session_stream(struct session *s, const char *data, size_t len) {
     if (!stream_takes(s->stream))
         return 0;
     size_t used = stream_take(s->stream, data, len, &error);
-    if (error) {
+    if (error == STREAM_OVER_LIMIT) {
+        session_over_query_limit(s);
+    } else if (error) {
         char copy[RESP_ERROR_TEXT]; /* the text may belong to the stream */
         snprintf(copy, sizeof(copy), "%s", error);
         stream_drop(s);
         session_protocol_error(s, copy);
-    } else if (s->stream && stream_over_limit(s->stream, s->worker->config->query_buffer_limit)) {
-        session_over_query_limit(s);
     }
     return used;
 }
@@ -399,20 +375,8 @@ void session_resume(struct session *s) {
         session_unread(s, UNREAD_STREAM, session_stream_full(s));
 }
 
-/* Keeps bytes that can't be dispatched yet, with the worker's scanner and its place in an incomplete request. */
-static void session_keep(struct session *s, const char *data, size_t len) {
-    invariant(!s->input && len > 0, "%zu bytes are kept beside others", len);
-    struct worker *w = s->worker;
-    struct session_input *in = memory_zalloc(sizeof(*in));
-    s->input = in;
-    input_reserve(in, len);
-    memcpy(in->data, data, len);
-    secret_overwrite(data, len);
-    in->end = len;
-    in->came_us = worker_turn_us(w);
-    resp_request_move(&in->scanner, &w->scanner);
-}
-
+/* Takes bytes that were read while none waited. Those that can't be dispatched yet are kept, with the worker's scanner
+ * and its place in an incomplete request. */
 static void session_got(struct session *s, const char *data, size_t len) {
     struct worker *w = s->worker;
     bool waits;
@@ -421,19 +385,24 @@ static void session_got(struct session *s, const char *data, size_t len) {
         used = session_stream(s, data, len);
     if (!s->stream && s->state == SESSION_OPEN)
         used += session_scan(s, &w->scanner, data + used, len - used, &waits);
-    if (s->state == SESSION_OPEN && used < len) {
-        session_keep(s, data + used, len - used);
+    data += used;
+    len -= used;
+    if (s->state == SESSION_OPEN && len > 0) {
+        invariant(!s->input, "%zu bytes are kept beside others", len);
+        struct session_input *in = memory_zalloc(sizeof(*in));
+        s->input = in;
+        input_reserve(in, len);
+        memcpy(in->data, data, len);
+        secret_overwrite(data, len);
+        in->end = len;
+        in->came_us = worker_turn_us(w);
+        resp_request_move(&in->scanner, &w->scanner);
     } else {
-        if (used < len) /* for instance bytes after QUIT: they are never used */
-            secret_overwrite(data + used, len - used);
+        secret_overwrite(data, len); /* for instance bytes after QUIT: they are never used */
         resp_request_next(&w->scanner);
     }
     if (session_stream_full(s))
         session_unread(s, UNREAD_STREAM, true);
-}
-
-static void session_tell_half_closed(struct session *s) {
-    ROOMS_CALL(s->worker, half_closed, s);
 }
 
 static __attribute__((noinline)) void session_tell_speaks(struct session *s) {
@@ -444,14 +413,14 @@ static void session_read(struct session *s) {
     struct worker *w = s->worker;
     struct session_input *in = s->input;
     char *to = w->scratch;
-    size_t room = WORKER_SCRATCH;
+    size_t space = WORKER_SCRATCH;
     if (in) {
         input_reserve(in, input_len(in) < WORKER_SCRATCH ? INPUT_START : WORKER_SCRATCH);
         to = in->data + in->end;
-        if (in->cap - in->end < room) /* at most as much in one read as other sessions, even if the buffer is larger */
-            room = in->cap - in->end;
+        if (in->cap - in->end < space) /* at most as much in one read as other sessions, even if the buffer is larger */
+            space = in->cap - in->end;
     }
-    ssize_t n = s->tls ? tls_read(s->tls, to, room) : recv(s->fd, to, room, 0);
+    ssize_t n = s->tls ? tls_read(s->tls, to, space) : recv(s->fd, to, space, 0);
     if (n < 0) {
         if (errno != EAGAIN && errno != EINTR)
             session_close(s, session_errno_text(s));
@@ -464,7 +433,7 @@ static void session_read(struct session *s) {
             session_tell_speaks(s);
         /* The event that a blocked client waits for must not be used up for a client that has left. */
         if (s->delays & DELAY_BLOCKED)
-            session_tell_half_closed(s);
+            ROOMS_CALL(w, half_closed, s);
         if (in)
             session_scan_input(s); /* complete requests that waited come first */
         else
@@ -472,13 +441,13 @@ static void session_read(struct session *s) {
         return;
     }
     s->active_us = worker_turn_us(w);
-    invariant_debug((size_t)n <= room, "%zd bytes were read into %zu", n, room);
+    invariant_debug((size_t)n <= space, "%zd bytes were read into %zu", n, space);
     counter_add(&w->counters.client_bytes_in, (uint64_t)n);
     if (!in && !s->stream && !s->reads_on) /* these bytes are not the rest of an earlier write */
         s->overlaps = s->in_flight > 0;
     else if (in && in->later == 0 && !s->stream && !s->reads_on && s->in_flight >= s->window)
         in->later = input_len(in);
-    s->reads_on = (size_t)n == room;
+    s->reads_on = (size_t)n == space;
     if (s->delays & DELAY_EVENT)
         session_tell_speaks(s);
     if (!in) {

@@ -406,7 +406,15 @@ void session_refuse(struct session *s, const struct command *c, const char *form
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 
-static void call_fail_end(struct call *c, enum upstream_failure why, const char *error);
+static void call_fail_end(struct call *c, enum upstream_failure why, const char *error) {
+    if (!c->done) {
+        request_fail(c->request, error);
+        return;
+    }
+    call_drop_held(c);
+    struct call_end end = {.error = error, .why = why};
+    c->done(c, &end);
+}
 
 /* Limits the memory for a reply to a lock's script: if the reply is too long, the bytes so far are dropped. */
 static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, bool last) {
@@ -457,16 +465,6 @@ static void call_reply(struct upstream_request *up, const char *data, size_t len
         call_collect(c, data, len, last);
     else
         reply(c->request, data, len, last);
-}
-
-static void call_fail_end(struct call *c, enum upstream_failure why, const char *error) {
-    if (!c->done) {
-        request_fail(c->request, error);
-        return;
-    }
-    call_drop_held(c);
-    struct call_end end = {.error = error, .why = why};
-    c->done(c, &end);
 }
 
 static void call_fail(struct upstream_request *up, enum upstream_failure why, const char *error) {
@@ -593,15 +591,18 @@ static struct call *call_before(struct session *s, struct call *c, const char **
     return before;
 }
 
+/* Ends a call that could not be queued; error NULL: it is on its way. */
+static inline void submitted(struct call *c, const char *error) {
+    if (error)
+        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+}
+
 static __attribute__((noinline)) void submit_before(struct call *c, int slot, const struct upstream_lane *lane) {
-    struct session *s = c->request->session;
     const char *bytes;
     size_t len;
-    struct call *before = call_before(s, c, &bytes, &len);
-    const char *error =
-        before ? upstream_submit(c->request->worker->upstream, &before->up, slot, lane, bytes, len) : NULL;
-    if (error)
-        call_fail(&before->up, UPSTREAM_NOT_SENT, error);
+    struct call *before = call_before(c->request->session, c, &bytes, &len);
+    if (before)
+        submitted(before, upstream_submit(c->request->worker->upstream, &before->up, slot, lane, bytes, len));
 }
 
 static inline void note_submit(struct call *c, int slot, const struct upstream_lane *lane, size_t len) {
@@ -620,18 +621,13 @@ void call_submit_together(struct call *c, uint8_t leading, int slot, const char 
     const struct upstream_lane *lane = &c->request->session->lane;
     note_submit(c, slot, lane, len);
     c->up.leading = leading;
-    const char *error = upstream_submit_batch(c->request->worker->upstream, &c->up, slot, lane, bytes, len);
-    if (error)
-        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+    submitted(c, upstream_submit_batch(c->request->worker->upstream, &c->up, slot, lane, bytes, len));
 }
 
 static inline void submit(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
     invariant_debug(!c->up.in_flight, "a call is submitted twice");
-    struct request *r = c->request;
     note_submit(c, slot, lane, len);
-    const char *error = upstream_submit(r->worker->upstream, &c->up, slot, lane, bytes, len);
-    if (error)
-        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+    submitted(c, upstream_submit(c->request->worker->upstream, &c->up, slot, lane, bytes, len));
 }
 
 const char *call_end_error(const struct call_end *end, size_t *len) {
@@ -646,9 +642,7 @@ void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane
 }
 
 void call_submit_login(struct call *c, uint32_t login) {
-    const char *error = upstream_submit_login(c->request->worker->upstream, &c->up, login);
-    if (error)
-        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+    submitted(c, upstream_submit_login(c->request->worker->upstream, &c->up, login));
 }
 
 inline void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
@@ -660,10 +654,7 @@ bool call_submit_read(struct call *c, int slot, const char *bytes, size_t len) {
     bool replica;
     const struct request *r = c->request;
     note_submit(c, slot, &r->session->lane, len);
-    const char *error =
-        upstream_submit_read(r->worker->upstream, &c->up, slot, &r->session->lane, bytes, len, &replica);
-    if (error)
-        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+    submitted(c, upstream_submit_read(r->worker->upstream, &c->up, slot, &r->session->lane, bytes, len, &replica));
     return replica;
 }
 
@@ -692,13 +683,10 @@ void call_submit_master_lane(struct call *c, size_t master, const struct upstrea
 
 void call_submit_node(struct call *c, struct upstream_node *node, const struct upstream_lane *lane, const char *bytes,
                       size_t len) {
-    const char *error = "UPSTREAM no master is known; the request was not sent";
     if (c->request->session) {
         c->request->session->used_slots = UINT64_MAX;
         c->up.begun_us = c->request->session->active_us;
     }
-    if (node)
-        error = upstream_submit_to(c->request->worker->upstream, &c->up, node, lane, bytes, len);
-    if (error)
-        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+    submitted(c, node ? upstream_submit_to(c->request->worker->upstream, &c->up, node, lane, bytes, len)
+                      : "UPSTREAM no master is known; the request was not sent");
 }

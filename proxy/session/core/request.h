@@ -181,8 +181,9 @@ struct key_list {
 };
 void key_list_find(struct key_list *list, const struct command *c, const struct resp_request *r, const char *bytes);
 void key_list_clear(struct key_list *list);
-/* The slot of all keys, SLOT_NONE or SLOT_SEVERAL. */
-int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count);
+/* The slot of all keys; 0 on a standalone; or SLOT_NONE (there are none), SLOT_SEVERAL. */
+int key_list_slot(const struct session *s, const struct resp_request *r, const char *bytes, const uint32_t *keys,
+                  size_t count);
 
 /* Whether a key is a guard record. Only the scripts may write guard records: a client that could write one could take a
  * lock. */

@@ -1,10 +1,14 @@
 /*
- * Sessions: what their output keeps back (messages that wait for the end of a reply, the rest of a reply that was left
- * to its node, and since when the output is too long), their end, and the events that rooms hear of them. input.c makes
- * sessions and reads, flush.c writes.
+ * Sessions: their output with its limits, their end, and the events that rooms hear of them. input.c makes sessions and
+ * reads.
  *
- * It knows no commands and no nodes. Nothing is freed here before the end of the loop turn.
+ *      request slots ──> s->out ── session_flush ──> socket
+ *                           └── too much waits: the proxy stops reading the node with the oldest reply
+ *
+ * Then the session's next requests wait in its input. The input is still read, since most clients write all their
+ * requests before they read. It knows no commands and no nodes. Nothing is freed before the end of the loop turn.
  */
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,6 +16,13 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/private.h"
+
+enum {
+    GATHERED_MAX = 4096,             /* waiting output above which a reply does not wait for the next one */
+    OUTPUT_HOLD = SESSION_OWES_MAX,  /* waiting output above which the rest of a reply is left to the node */
+    OUTPUT_LOW = 256 * 1024,         /* waiting output at which reading the reply continues */
+    OUTPUT_STRICT = 64 * 1024 * 1024 /* a limit below this is meant to drop clients, not to delay replies */
+};
 
 /* ---- marks: what the worker does with it at the end of the turn, or in the next one ------------------------ */
 
@@ -42,24 +53,10 @@ void secret_overwrite(const char *data, size_t len) {
         explicit_bzero((char *)(uintptr_t)data, len);
 }
 
-void secret_forget(struct session *s, const struct resp_request *r, const char *bytes) {
-    if (s->state == SESSION_CLOSED) /* the buffer is gone, or its bytes were overwritten */
-        return;
-    s->worker->secret = true;
-    for (size_t i = 1; i < r->argc; i++)
-        secret_overwrite(bytes + r->argv[i].off, r->argv[i].len);
-    if (list_empty(&s->requests))
-        return;
-    struct request *request =
-        LIST_ENTRY(s->requests.prev, struct request, link); /* this request's, or one that ends sooner */
-    upstream_secret(&request->call.up);
-    LIST_FOREACH(it, &request->parts)
-    upstream_secret(&LIST_ENTRY(it, struct call, link)->up);
-}
-
 /* ---- what the output keeps back -------------------------------------------------------------------- */
 
-void session_within_limit(struct session *s) {
+/* Notes that the session's output is below the limits, or that the session has ended. */
+static void session_within_limit(struct session *s) {
     invariant(s->over_soft_since <= 0 || s->worker->over_soft > 0, "no session is over its limit");
     if (s->over_soft_since > 0)
         s->worker->over_soft--;
@@ -85,7 +82,8 @@ void session_tell(struct session *s, const char *data, size_t len) {
     s->held_bytes += len;
 }
 
-void session_go_on(struct session *s) {
+/* Resumes a reply whose rest was left to the node. */
+static void session_go_on(struct session *s) {
     struct list_node *n = s->delays & DELAY_OUTPUT ? list_first(&s->requests) : NULL;
     if (n)
         upstream_go_on(&LIST_ENTRY(n, struct request, link)->call.up);
@@ -182,10 +180,6 @@ void session_note_overlap(struct session *s) {
 
 /* ---- events for rooms -------------------------------------------------------------------------------- */
 
-void session_tick(struct session *s) {
-    ROOMS_CALL(s->worker, tick, s);
-}
-
 void session_reply_over(struct session *s) {
     ROOMS_CALL(s->worker, reply_over, s);
     if (!s->held || session_amid_reply(s))
@@ -195,4 +189,126 @@ void session_reply_over(struct session *s) {
     s->held_bytes -= s->held->len;
     session_held_free(s);
     session_mark_dirty(s);
+}
+
+/* ---- output ------------------------------------------------------------------------------------------ */
+
+void session_watch(struct session *s, bool writable) {
+    int events = (s->unread ? 0 : EV_READ) | (writable ? EV_WRITE : 0);
+    if ((s->io.events & (EV_READ | EV_WRITE)) == events)
+        return;
+    ev_io_stop(s->worker->loop, &s->io);
+    ev_io_set(&s->io, s->fd, events);
+    if (events)
+        ev_io_start(s->worker->loop, &s->io);
+}
+
+/* Whether so many bytes exceed a limit; a limit of 0 is none. */
+static bool is_over(int64_t unsent, int64_t limit) {
+    return limit > 0 && unsent > limit;
+}
+
+/* Whether the session exceeds client-output-buffer-limit: the hard limit, or the soft limit for its time. */
+static bool session_over_limit(struct session *s) {
+    const struct config *c = s->worker->config;
+    int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);
+    if (is_over(unsent, c->output_limit_hard) || (s->listens && is_over(unsent, c->output_pubsub_hard)))
+        return true;
+    bool normal = is_over(unsent, c->output_limit_soft), pubsub = s->listens && is_over(unsent, c->output_pubsub_soft);
+    if (!normal && !pubsub) {
+        session_within_limit(s);
+        return false;
+    }
+    double now = ev_now(s->worker->loop);
+    if (s->over_soft_since == 0) {
+        s->over_soft_since = now;
+        s->worker->over_soft++;
+    }
+    double for_ms = (now - s->over_soft_since) * 1000;
+    return (normal && for_ms >= (double)c->output_limit_soft_s * 1000.) ||
+           (pubsub && for_ms >= (double)c->output_pubsub_soft_s * 1000.);
+}
+
+static bool limit_is_strict(int64_t limit) {
+    return limit > 0 && limit < OUTPUT_STRICT;
+}
+
+/* Stops reading a long reply that comes faster than the client reads. If a small limit is set, the client is dropped
+ * instead, as in Redis. */
+static void session_hold(struct session *s) {
+    invariant(!(s->delays & DELAY_OUTPUT), "a reply is held twice");
+    const struct config *c = s->worker->config;
+    struct list_node *n = list_first(&s->requests);
+    if (!n || limit_is_strict(c->output_limit_hard) || limit_is_strict(c->output_limit_soft))
+        return;
+    session_delay(s, DELAY_OUTPUT, upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up));
+}
+
+/* Lets requests continue that waited until the client had read its replies. If the client owes too much only now, its
+ * input is read from now on. */
+static void session_ease(struct session *s) {
+    bool eased = (s->delays & DELAY_OWES) && s->out.unsent < OUTPUT_LOW;
+    bool owes_now = !(s->delays & DELAY_OWES) && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
+    if (eased)
+        session_delay(s, DELAY_OWES, false);
+    if ((eased || owes_now) && !session_is_runnable(s) && s->state == SESSION_OPEN)
+        list_append(&s->worker->eased, &s->runnable_link); /* it continues in the loop's next turn */
+}
+
+/* Whether the output waits for the session's next reply: its input waits for a lock command in flight. A session's
+ * commands on one lock run one after another, so their replies come one by one. Redis writes the replies of a pipeline
+ * together, and so does the proxy: a write for each reply was more than half of what pipelined lock commands cost it.
+ * A reply waits for three times as long as its own request has taken since the client's last bytes came, but for
+ * GATHER_US at least and GATHER_MOST_US at most. So the busier the machine is, the fewer writes there are. */
+static __attribute__((noinline)) bool gathers(struct session *s) {
+    const struct list_node *head = list_first(&s->requests);
+    int64_t now_us = worker_turn_us(s->worker), *since_us = &s->input->gathers_us;
+    if (*since_us == 0)
+        *since_us = now_us;
+    int64_t most_us = 3 * (*since_us - s->input->came_us);
+    most_us = most_us < GATHER_US ? GATHER_US : most_us > GATHER_MOST_US ? GATHER_MOST_US : most_us;
+    if (head && LIST_ENTRY(head, struct request, link)->busy && s->out.unsent <= GATHERED_MAX &&
+        s->state == SESSION_OPEN && !s->worker->stopping && now_us - *since_us < most_us)
+        return true;
+    *since_us = 0;
+    return false;
+}
+
+void session_flush(struct session *s) {
+    struct worker *w = s->worker;
+    invariant_debug(s->state == SESSION_CLOSED || s->fd >= 0, "an open session has no descriptor");
+    list_remove(&s->dirty_link);
+    if (s->state == SESSION_CLOSED)
+        return;
+    if (s->input && gathers(s)) {
+        list_append(&w->gathering, &s->dirty_link);
+        return;
+    }
+    ssize_t n = s->tls ? tls_write(s->tls, &s->out) : iobuf_write(&s->out, s->fd);
+    if (n < 0) {
+        session_close(s, session_errno_text(s));
+        return;
+    }
+    counter_add(&w->counters.client_bytes_out, (uint64_t)n);
+    if (s->out.unsent == 0 && s->state == SESSION_FINISHING && s->in_flight == 0) {
+        session_close(s, "finished");
+        return;
+    }
+    bool nothing = (s->out.unsent | s->held_bytes | (s->delays & (DELAY_OWES | DELAY_OUTPUT))) == 0;
+    if (nothing && s->over_soft_since <= 0) { /* the usual case */
+        session_watch(s, false);
+        return;
+    }
+    if (session_over_limit(s)) {
+        log_warning("client %llu (%s): closed: it does not read its replies (client-output-buffer-limit)",
+                    (unsigned long long)s->lock.id, s->address);
+        session_close(s, "output buffer limit");
+        return;
+    }
+    if (s->out.unsent > OUTPUT_HOLD && !(s->delays & DELAY_OUTPUT))
+        session_hold(s);
+    else if (s->out.unsent < OUTPUT_LOW && (s->delays & DELAY_OUTPUT))
+        session_go_on(s);
+    session_watch(s, s->out.unsent > 0);
+    session_ease(s);
 }

@@ -58,7 +58,7 @@ struct session_input {
     size_t later; /* how many bytes from start on came before those that were read while the session's window was full;
                      0: none */
     int64_t came_us;    /* by clock_us, when the last bytes came */
-    int64_t gathers_us; /* since when output waits for the next replies (flush.c); 0: none does */
+    int64_t gathers_us; /* since when output waits for the next replies (session_flush); 0: none does */
     struct resp_request scanner;
 };
 
@@ -162,8 +162,6 @@ bool session_left(const struct session *s);
 void session_resume(struct session *s);
 /* Writes output; at the end of a loop turn. */
 void session_flush(struct session *s);
-/* Resumes a reply whose rest was left to the node. */
-void session_go_on(struct session *s);
 void session_free(struct session *s);
 /* Tells the engine whether the current lock command came while earlier requests were unanswered. */
 void session_note_overlap(struct session *s);
@@ -188,13 +186,6 @@ const char *session_host(const struct session *s, char *out, size_t size);
 /* Writes a client's address: "10.0.0.5:3321", "[::1]:3321", "unix:0". */
 struct sockaddr_storage;
 void session_address_text(const struct sockaddr_storage *a, char *out, size_t size);
-/* Whether the address is one of this machine's own: loopback, or a unix socket. */
-bool session_address_is_local(const struct sockaddr_storage *a);
-
-/* Tells the rooms with HEARS_TICK that a second is over. */
-void session_tick(struct session *s);
-/* Called at the end of a request or of a reply in parts: writes waiting messages, if no reply is being written. */
-void session_reply_over(struct session *s);
 
 /* The database of the current command; in MULTI the one that the queued SELECTs lead to. */
 static inline uint32_t session_db(const struct session *s) {
@@ -211,15 +202,29 @@ static inline const char *session_hello(const struct session *s) {
     return lane_hello(&s->lane);
 }
 
+/* Whether the client itself has connected to the proxy's unix socket. */
+static inline bool session_by_unix_socket(const struct session *s) {
+    return !s->forwarded && strncmp(s->address, "unix:", 5) == 0;
+}
+
 /* Whether the session has not logged in to a node: the node treats it as the proxy's user, or as its default user. */
 static inline bool session_is_stranger(const struct session *s) {
     return s->lane.login == s->worker->shared->stranger_login;
 }
 
 /* Whether the session has not logged in: to the proxy, or to a node that requires it. */
-bool session_unauthenticated(const struct session *s);
+static inline bool session_unauthenticated(const struct session *s) {
+    const struct worker *w = s->worker;
+    return !s->authenticated ||
+           (w->strangers != UNAUTHENTICATED_SERVED && session_is_stranger(s) && s->arrival > w->served);
+}
 /* Whether an unauthenticated session may need no login: no node has answered yet whether it requires one. */
-bool session_doubted(const struct session *s);
+static inline bool session_doubted(const struct session *s) {
+    return s->worker->strangers == UNAUTHENTICATED_UNKNOWN && s->authenticated && session_is_stranger(s);
+}
+/* For a session in doubt. NULL: the node is being asked, so the request goes on waiting for its first answer. Else the
+ * error for it: there is no answer now. */
+const char *session_await_word(struct session *s);
 
 /* Notes that a request goes to the node of this slot; -1: to none. */
 static inline void session_uses(struct session *s, int slot) {
@@ -233,10 +238,6 @@ static inline void session_uses(struct session *s, int slot) {
 /* Overwrites bytes of an input buffer that were copied elsewhere, or will never be used. Longer texts than a few KiB
  * are left alone: a password is shorter. */
 void secret_overwrite(const char *data, size_t len);
-
-/* Forgets the secrets of a dispatched request whose `bytes` are not read any more: overwrites its arguments, and marks
- * the copies on the way to a node to be overwritten when they need not be sent again. */
-void secret_forget(struct session *s, const struct resp_request *r, const char *bytes);
 
 /* ---- the ways of most requests ------------------------------------------------------------------------ */
 

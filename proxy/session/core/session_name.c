@@ -52,16 +52,6 @@ const char *session_host(const struct session *s, char *out, size_t size) {
     return out;
 }
 
-bool session_address_is_local(const struct sockaddr_storage *a) {
-    const struct sockaddr_in6 *in6 = (const void *)a;
-    if (a->ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-    if (a->ss_family != AF_INET6)
-        return true;
-    bool mapped = IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr) && in6->sin6_addr.s6_addr[12] == IN_LOOPBACKNET;
-    return mapped || IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
-}
-
 void session_address_text(const struct sockaddr_storage *a, char *out, size_t size) {
     char host[INET6_ADDRSTRLEN] = "";
     if (a->ss_family == AF_INET) {

@@ -6,28 +6,12 @@
 #include "proxy/session/core/private.h"
 
 static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
-    switch (why) {
-    case PIN_TRANSACTION:
-        return &w->counters.pinned_transactions;
-    case PIN_BLOCKING:
-        return &w->counters.pinned_blocking;
-    case PIN_SUBSCRIBED:
-        return &w->counters.pinned_subscribed;
-    case PIN_MONITOR:
-        return &w->counters.pinned_monitor;
-    case PIN_STREAM:
-        return &w->counters.pinned_streams;
-    }
-    return NULL;
-}
-
-/* The lane of a pin that the session is about to open. */
-static struct upstream_lane pin_lane_of(const struct session *s) {
-    struct upstream_lane lane = s->lane;
-    for (const struct session_room *const *room = s->worker->hooks->rooms; lane.dedicated != 0 && *room; room++)
-        if ((*room)->pin_lane)
-            (*room)->pin_lane(s, &lane);
-    return lane;
+    _Atomic uint64_t *const counters[] = {
+        [PIN_TRANSACTION] = &w->counters.pinned_transactions, [PIN_BLOCKING] = &w->counters.pinned_blocking,
+        [PIN_SUBSCRIBED] = &w->counters.pinned_subscribed,    [PIN_MONITOR] = &w->counters.pinned_monitor,
+        [PIN_STREAM] = &w->counters.pinned_streams,
+    };
+    return counters[why];
 }
 
 struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
@@ -35,7 +19,10 @@ struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enu
     struct worker *w = s->worker;
     struct upstream_pin *pin = NULL;
     invariant(s->state != SESSION_CLOSED, "a closed session takes a pin");
-    struct upstream_lane lane = pin_lane_of(s);
+    struct upstream_lane lane = s->lane;
+    for (const struct session_room *const *room = w->hooks->rooms; lane.dedicated != 0 && *room; room++)
+        if ((*room)->pin_lane)
+            (*room)->pin_lane(s, &lane);
     if (why == PIN_SUBSCRIBED || why == PIN_MONITOR)
         lane.dedicated = 0; /* it reads no keys */
     char client[SESSION_ADDRESS_MAX];
@@ -69,9 +56,7 @@ struct upstream_node *pin_node(const struct session *s, int slot) {
 int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct key_list list;
     key_list_find(&list, c, r, bytes);
-    int slot = SLOT_NONE;
-    if (list.count > 0)
-        slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, list.keys, (size_t)list.count) : 0;
+    int slot = key_list_slot(s, r, bytes, list.keys, list.count > 0 ? (size_t)list.count : 0);
     key_list_clear(&list);
     return slot;
 }

@@ -21,7 +21,6 @@
 #include "proxy/net/readable.h"
 #include "proxy/session/core/room.h"
 #include "proxy/session/core/shared.h"
-#include "proxy/session/core/broadcast.h"
 
 struct call;
 struct discovery_rows;
@@ -31,6 +30,29 @@ struct witnesses;
 struct worker_watches;
 struct wrong_logins;
 struct lock_walk;
+
+/*
+ * Broadcasts: work that concerns the clients of all threads. A broadcast visits one worker after another, each in its
+ * own thread, and ends at the worker where it began. So no two threads touch its data at once. Its structure is
+ * embedded in the structure with its data; all fields but `home` are private.
+ */
+struct broadcast {
+    struct worker *home;
+    struct list_node link;    /* in a mailbox */
+    struct list_node at_home; /* in the home worker's list of broadcasts */
+    bool stays;               /* set by `visit`: the visit continues until broadcast_leave */
+    unsigned next;            /* the index of the next worker */
+    void (*visit)(struct broadcast *t, struct worker *w);
+    void (*done)(struct broadcast *t);
+};
+
+/* A worker's mailbox: broadcasts that have arrived, and those that it has started. */
+struct broadcast_inbox {
+    pthread_mutex_t mutex;
+    struct list_node arrived;
+    bool closed;
+    struct list_node begun;
+};
 
 enum { WORKER_BYTES_FULL = 128 * 1024 * 1024, PROBE_ERROR_MAX = 256 };
 
@@ -58,7 +80,7 @@ struct worker_slices {
 enum {
     GATHER_US = 1000,
     GATHER_MOST_US = 50000
-}; /* so long a reply may wait for the next one of its session: flush.c */
+}; /* so long a reply may wait for the next one of its session: session_flush */
 
 struct worker {
     struct proxy_shared *shared;
@@ -72,7 +94,7 @@ struct worker {
     struct counters counters;
     struct list_node sessions;       /* open sessions */
     struct list_node dirty;          /* sessions with output to write */
-    struct list_node gathering;      /* sessions whose output waits for the next replies: flush.c */
+    struct list_node gathering;      /* sessions whose output waits for the next replies: session_flush */
     struct list_node runnable;       /* sessions that may continue with waiting requests */
     size_t over_soft;                /* how many sessions are above the soft limit of their output */
     struct list_node eased;          /* sessions that become runnable in the next turn */
@@ -87,7 +109,7 @@ struct worker {
     struct worker_locks *locks;        /* for locks/ */
     struct witnesses *witnesses;       /* for proxy/session/locks; NULL: there are none */
     struct lock_waits *waits;          /* for waits/ */
-    struct wrong_logins *wrong_logins; /* for commands/wrong.c */
+    struct wrong_logins *wrong_logins; /* for commands/local.c */
     struct lock_walk *walk;            /* the leases for the current PROXY LOCKS or TOP; else NULL */
     struct worker_watches *watches;    /* for push/incident_watch.c; NULL without watches */
     struct discovery_rows *discovered; /* for cluster/discover.c */
@@ -117,7 +139,7 @@ struct worker {
     bool opened;                                         /* clients are accepted */
     void (*probed)(struct worker *w, const char *error); /* called with the result of worker_probe */
     enum strangers strangers;                            /* the node's last answer */
-    uint8_t unauthenticated_look;      /* for commands/rights.c: whether clients without login may use PROXY */
+    uint8_t unauthenticated_look;      /* for commands/proxy_command.c: whether clients without login may use PROXY */
     bool unauthenticated_asked;        /* the node is being asked for these rights */
     bool probing;                      /* worker_probe is in progress */
     bool word_doubted;                 /* since then the node has refused a client without login that it had served */
@@ -163,9 +185,6 @@ struct worker *worker_here(void);
 void worker_add_job(struct worker *w, struct worker_job *job);
 /* Runs all jobs. */
 void worker_run_jobs(struct worker *w);
-/* NULL: the node is being asked, so requests go on waiting for its first answer. Else the reason why there is no answer
- * now. */
-const char *worker_await_word(struct worker *w);
 /* Adds a long task, to begin in a later turn after the tasks before it. */
 void worker_add_slices(struct worker *w, struct worker_slices *work);
 /* Does one step of the current task. Returns whether there are more. */
@@ -190,3 +209,19 @@ void worker_wake_waiting(struct worker *w);
 uint64_t worker_arrival(struct worker *w);
 /* To be called once a second: asks the node, if sessions without login have come since the last question. */
 void worker_arrivals_look(struct worker *w);
+
+/* Starts a broadcast from a callback of the home worker: `visit` is called for every worker (home first), then `done`
+ * at home, at once if there is only one thread. When `done` is called, its callee owns the broadcast again. */
+void broadcast_start(struct broadcast *t, struct worker *home, void (*visit)(struct broadcast *t, struct worker *w),
+                     void (*done)(struct broadcast *t));
+
+/* Ends a visit to w for which `visit` had set `stays`. To be called from w's thread, in a later callback. */
+void broadcast_leave(struct broadcast *t, struct worker *w);
+
+void broadcast_inbox_init(struct broadcast_inbox *inbox);
+/* Runs the broadcasts that have arrived at the worker, and sends them on. Called when the worker was woken. */
+void broadcast_arrivals(struct worker *w);
+/* Closes the mailbox of a worker whose loop has ended: later broadcasts skip this worker. */
+void broadcast_inbox_close(struct worker *w);
+/* Ends the broadcasts that this worker has started (calls `done`), after all threads have ended. */
+void broadcast_inbox_clear(struct worker *w);

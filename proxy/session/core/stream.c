@@ -36,17 +36,13 @@ static void stream_free_unused(struct stream *st) {
         memory_free(st);
 }
 
-static void stream_unpin(struct stream *st, struct worker *w, bool clean) {
-    if (st->pin)
-        pin_give(w, st->pin, PIN_STREAM, clean);
-    st->pin = NULL;
-}
-
 /* Frees the stream and separates it from the request, which ends now. */
 static struct request *stream_end(struct stream *st, bool clean) {
     struct request *r = st->request;
     invariant(r && REQUEST_OWNER(r, struct stream) == st, "a stream ends twice");
-    stream_unpin(st, r->worker, clean);
+    if (st->pin)
+        pin_give(r->worker, st->pin, PIN_STREAM, clean);
+    st->pin = NULL;
     st->request = NULL;
     st->probing = st->full = false;
     request_disown(r);
@@ -175,9 +171,13 @@ static void stream_complete(struct stream *st) {
     stream_free_unused(st);
 }
 
+const char STREAM_OVER_LIMIT[] = "client-query-buffer-limit";
+
 size_t stream_take(struct stream *st, const char *data, size_t len, const char **error) {
     invariant(st->session && stream_takes(st), "a stream takes bytes while it is full");
-    struct resp_limits limits = {.bulk_max = st->session->worker->config->bulk_max};
+    const struct config *config = st->session->worker->config;
+    const struct resp_body *b = &st->body;
+    struct resp_limits limits = {.bulk_max = config->bulk_max};
     size_t head = st->head < len ? st->head : len, used = 0;
     enum resp_status status = RESP_MORE;
     *error = NULL;
@@ -193,12 +193,9 @@ size_t stream_take(struct stream *st, const char *data, size_t len, const char *
         st->full = !upstream_pin_more(st->pin, data, head + used, status == RESP_OK);
     if (status == RESP_OK)
         stream_complete(st);
+    else if (b->bulk_left > 0 && b->bulk_len + 2 - b->bulk_left > (uint64_t)config->query_buffer_limit)
+        *error = STREAM_OVER_LIMIT;
     return head + used;
-}
-
-bool stream_over_limit(const struct stream *st, int64_t query_buffer_limit) {
-    const struct resp_body *b = &st->body;
-    return b->bulk_left > 0 && b->bulk_len + 2 - b->bulk_left > (uint64_t)query_buffer_limit;
 }
 
 void stream_drop(struct session *s) {

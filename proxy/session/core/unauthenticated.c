@@ -2,6 +2,7 @@
  * Whether the node serves clients without login: it is asked now and then, and its answer counts for the sessions that
  * have come before.
  */
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -19,10 +20,21 @@ const char WORKER_DENIED[] =
     "or a password in Redis; or 2) set protected-mode no in the proxy's configuration, if only machines that you trust "
     "reach this port; or 3) set protected-mode no in Redis.\r\n";
 
+/* Whether the address is one of this machine's own: loopback, or a unix socket. */
+static bool is_local(const struct sockaddr_storage *a) {
+    const struct sockaddr_in6 *in6 = (const void *)a;
+    if (a->ss_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    if (a->ss_family != AF_INET6)
+        return true;
+    bool mapped = IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr) && in6->sin6_addr.s6_addr[12] == IN_LOOPBACKNET;
+    return mapped || IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
+}
+
 bool worker_denies(struct worker *w, const struct sockaddr_storage *peer) {
     bool protects = w->redis_protected && w->strangers == UNAUTHENTICATED_SERVED && w->config->protected_mode &&
                     !w->config->requirepass && !config_logs_in(w->config);
-    if (!protects || session_address_is_local(peer))
+    if (!protects || is_local(peer))
         return false;
     double now = ev_now(w->loop);
     if (now - w->denied_logged >= DENIED_LOG_SECONDS) {
@@ -34,17 +46,6 @@ bool worker_denies(struct worker *w, const struct sockaddr_storage *peer) {
         w->denied_logged = now;
     }
     return true;
-}
-
-/* Closes the clients of other machines that have come before Redis was asked. */
-static void turn_out(struct worker *w) {
-    LIST_FOREACH_SAFE(it, &w->sessions) {
-        struct session *s = LIST_ENTRY(it, struct session, link);
-        struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
-        socklen_t len = sizeof(peer);
-        if (getpeername(s->fd, (struct sockaddr *)&peer, &len) == 0 && worker_denies(w, &peer))
-            session_close(s, "protected mode");
-    }
 }
 
 /* Takes the node's answer. It counts for the sessions that had come before the question. As on a node itself, a session
@@ -61,20 +62,17 @@ static void take_word(struct worker *w, const char *reply) {
         return;
     }
     w->served = w->asked;
-    if (unknown)
-        turn_out(w);
+    if (unknown) /* clients of other machines may have come before Redis was asked */
+        LIST_FOREACH_SAFE(it, &w->sessions) {
+            struct session *s = LIST_ENTRY(it, struct session, link);
+            struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
+            socklen_t len = sizeof(peer);
+            if (getpeername(s->fd, (struct sockaddr *)&peer, &len) == 0 && worker_denies(w, &peer))
+                session_close(s, "protected mode");
+        }
     for (const struct session_room *const *room = w->hooks->rooms; first && *room; room++)
         if ((*room)->worker_serves)
             (*room)->worker_serves(w);
-}
-
-/* Notes that there is no answer. The request that waited for it was not sent, so the error says so. */
-static void note_failure(struct worker *w, const char *error) {
-    w->probe_failed_at = ev_now(w->loop);
-    bool own = strncmp(error, "UPSTREAM ", 9) == 0;
-    int len = own ? (int)strcspn(error, ";") : (int)strlen(error);
-    snprintf(w->probe_error, sizeof(w->probe_error), "%.*s%s", len < PROBE_ERROR_MAX - 64 ? len : PROBE_ERROR_MAX - 64,
-             error, own ? "; the request was not sent" : "");
 }
 
 void worker_wake_waiting(struct worker *w) {
@@ -88,10 +86,16 @@ void worker_wake_waiting(struct worker *w) {
 static void probed(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     bool first = w->strangers == UNAUTHENTICATED_UNKNOWN;
-    if (end->error)
-        note_failure(w, end->error);
-    else
+    if (end->error) { /* the request that waited for the answer was not sent, so the error says so */
+        bool own = strncmp(end->error, "UPSTREAM ", 9) == 0;
+        int len = own ? (int)strcspn(end->error, ";") : (int)strlen(end->error);
+        w->probe_failed_at = ev_now(w->loop);
+        snprintf(w->probe_error, sizeof(w->probe_error), "%.*s%s",
+                 len < PROBE_ERROR_MAX - 64 ? len : PROBE_ERROR_MAX - 64, end->error,
+                 own ? "; the request was not sent" : "");
+    } else {
         take_word(w, end->reply);
+    }
     w->probing = false;
     if (first)
         worker_wake_waiting(w);
@@ -166,11 +170,14 @@ void worker_doubt_word(struct worker *w) {
     worker_probe_again(w);
 }
 
-const char *worker_await_word(struct worker *w) {
+const char *session_await_word(struct session *s) {
+    struct worker *w = s->worker;
     bool failed = w->probe_failed_at > 0 && ev_now(w->loop) - w->probe_failed_at < ASK_AGAIN_SECONDS;
     if (!failed)
         worker_probe(w);
-    return w->probing ? NULL : w->probe_error;
+    if (!w->probing)
+        return w->probe_error;
+    return session_doubted(s) ? NULL : "UPSTREAM the node has just answered; the request was not sent";
 }
 
 uint64_t worker_arrival(struct worker *w) {
