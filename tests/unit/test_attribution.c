@@ -1298,6 +1298,25 @@ static void c4_a_release_is_held_back_for_so_long(void **state) {
     }
 }
 
+/* The holder's session lost an attempt on its own lease. It may be the holder's nested one; behind a longer row of
+ * losses it shows that the session carries other workers' commands. */
+static void c4_a_lease_that_lost_to_itself_counts_behind_a_long_row(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    for (int row = 1; row <= 2; row++) {
+        another_workload(f, (unsigned)row);
+        take_with(f, &a, "lock:x", "1", 100000, false);
+        assert_false(attempt(f, &a, "lock:x"));
+        lose_row(f, &b, "lock:x", row);
+        assert_int_equal(ask(f, &b, "lock:x"), HELD_BACK);
+        pass(f, 250);
+        assert_int_equal(ask(f, &b, "lock:x"), row == 1 ? REFUSED : CARRIED_OUT);
+        free_lock("lock:x");
+        pass(f, 300000);
+    }
+}
+
 /* The lease that a held back release may be meant for is over: it is no other one's. */
 static void c4_a_release_that_was_held_back_is_for_no_later_lease(void **state) {
     struct fixture *f = *state;
@@ -2921,6 +2940,7 @@ int main(void) {
         CASE(c4_a_losers_late_release_is_held_back_too),
         CASE(c4_a_second_release_says_nothing_much_later),
         CASE(c4_a_release_is_held_back_for_so_long),
+        CASE(c4_a_lease_that_lost_to_itself_counts_behind_a_long_row),
         CASE(c4_a_release_that_was_held_back_is_for_no_later_lease),
         CASE(c4_some_are_never_held_back),
         CASE(c4_over_a_session_that_is_one_workers_a_losers_release_is_refused),
