@@ -291,8 +291,7 @@ enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t 
     return scan_slowly(r, data, p, data + len, used);
 }
 
-/* ---- a reply that is complete in memory: element by element, without copies; the caller counts the elements ---------
- */
+/* ---- a reply that is complete in memory, element by element; the caller counts the elements -------- */
 
 /* Reads the text from p up to CR LF. Returns the byte after CR LF, or NULL. */
 static const char *read_line(const char *p, const char *end, struct resp_item *item) {

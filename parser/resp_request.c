@@ -322,7 +322,7 @@ inline enum resp_status resp_request_scan(struct resp_request *r, const char *da
 
 /*
  * The rest of a request that is forwarded while it arrives. The scanner only counts the bytes still to come, so a
- * request of any size takes the same memory.
+ * request of any size takes the same memory. It accepts and refuses what resp_request_scan does.
  *
  *   $5\r\nhel|lo\r\n$3\r\n...        between calls: bulk_left, or the part of a length line that has come
  */

@@ -125,8 +125,6 @@ void incidents_free(struct incidents *i) {
     memory_free(i);
 }
 
-/* ---- entries --------------------------------------------------------------------------------------- */
-
 static void copy(char *to, size_t size, const char *from) {
     snprintf(to, size, "%s", from ? from : "");
 }
@@ -329,6 +327,7 @@ void incidents_add(struct incidents *i, const struct incident *incident) {
     if (i->feed) {
         i->feed[i->seq % FEED_ROWS] = e;
         i->feed[i->seq % FEED_ROWS].seq = i->seq;
+        /* A listener's `wake` runs with the store locked. */
         LIST_FOREACH(it, &i->ears) {
             const struct incidents_ear *ear = LIST_ENTRY(it, struct incidents_ear, link);
             ear->wake(ear->arg);

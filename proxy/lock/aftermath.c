@@ -242,8 +242,7 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     bool again = w->held_ms != 0;
     int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
     note_quiet(f, c, now_ms);
-    /* D3: if the loss was counted as quiet, that count is taken back. It counts as followed only by a release at once.
-     */
+    /* D3: if the loss was counted as quiet, that count is taken back. Only a release at once makes it followed. */
     struct loss *l = !again && w->lost ? last_loss(c, p) : NULL;
     if (l && l->next != LOSS_RELEASED) {
         if (l->next == LOSS_QUIET) {

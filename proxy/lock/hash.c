@@ -71,9 +71,6 @@ uint64_t hash_bytes(const struct hash_seed *seed, const void *data, size_t len) 
 
 /* ---- patterns of keys ------------------------------------------------------------------------------ */
 
-/* A word is read once. It is written as a name while it is read, and taken back if its end shows that it is an
- * identifier. */
-
 enum { DIGIT = 1, HEX = 2, LETTER = 4, SPECIAL = 8, DIGITS = DIGIT | HEX };
 
 /* The class of each byte of a key. */
@@ -138,7 +135,8 @@ static inline void put_star(struct pattern *t) {
 }
 
 /* Reads a word of letters and digits, and returns its length. The word is an identifier, and no name, if it is
- * hexadecimal with a digit, or long with several digits. */
+ * hexadecimal with a digit, or long with several digits. It is written as a name while it is read, and taken back if
+ * its end shows that it is an identifier. */
 static inline size_t put_word(struct pattern *t, const char *p, size_t len) {
     struct pattern before = *t;
     size_t digits = 0, hex = 0, n = 0;

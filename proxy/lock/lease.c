@@ -92,7 +92,7 @@ void alarms_forget(struct peer *p, const struct lock_key *key, uint64_t but) {
 
 /* A lease has just ended. If its session is to hear of it, notes that and tells the sink. `said`: an incident has
  * reported the end. */
-static void alarm_note(struct shard *sh, struct claim *c, enum lease_end why, bool said, int64_t now_ms) {
+static void alarm_note(struct shard *sh, struct claim *c, enum lease_end why, bool said) {
     if (!may_hear(sh, c, why))
         return;
     struct peer *p = c->peer;
@@ -248,7 +248,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     /* The answer to a renewal in flight may still say that the renewal came in time. */
     if (why != LEASE_OVER || !claim_asked(c))
         c->renewing = false;
-    alarm_note(sh, c, why, report || overrun, now_ms);
+    alarm_note(sh, c, why, report || overrun);
 }
 
 void lease_overtaken(struct shard *sh, struct claim *c, int64_t now_ms) {
@@ -439,15 +439,18 @@ unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
 
 unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
-    SHARDS_FOREACH(sh, e, ALL_SHARDS)
-    TABLE_FOREACH(it, &sh->entries)
-    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c && asked < max; c = c->next) {
-        if (!is_renewed(c, now_ms) || claim_asked(c) || !lease_owner_here(c) ||
-            c->end_ms >= now_ms + ms + c->period_ms / 3)
+    SHARDS_FOREACH(sh, e, ALL_SHARDS) {
+        if (asked == max)
             continue;
-        ask_renewal(sh, c, c->period_ms + ms, now_ms);
-        timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
-        asked++;
+        TABLE_FOREACH(it, &sh->entries)
+        for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c && asked < max; c = c->next) {
+            if (!is_renewed(c, now_ms) || claim_asked(c) || !lease_owner_here(c) ||
+                c->end_ms >= now_ms + ms + c->period_ms / 3)
+                continue;
+            ask_renewal(sh, c, c->period_ms + ms, now_ms);
+            timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
+            asked++;
+        }
     }
     return asked;
 }

@@ -3,7 +3,7 @@
  *
  *      ledger.h     what is remembered                      ledger, client, timers, incident
  *      evidence.h   what it says                            workload, claim, aftermath, contention
- *      lease.h      a lease in time                         lease, alarm, succession
+ *      lease.h      a lease in time                         lease, succession
  *      choose.h     before the script: whose claim it is    attribute, list_party, recognise
  *      outcome.h    after it: what its answer changes       outcome, learn, apply, adopt, list_lock
  *      engine.h     what the session layer calls            engine, member, audit, look, takeover
@@ -358,7 +358,7 @@ struct entry {
 struct claim_extra {
     int64_t deadline_ms; /* from then on no late release is expected; 0: claim_deadline computes it */
     uint64_t sighted; /* the token counter when a session that may use the claim was shown its value last; 0: never */
-    int64_t one_shot_ms; /* when the renewal of a one-shot client's lock ends (one_shot.c); 0: it is no such lock */
+    int64_t one_shot_ms; /* when the renewal of a one-shot client's lock ends (member.c); 0: it is no such lock */
 };
 
 enum { RENEWAL_BITS = 18 };

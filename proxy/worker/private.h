@@ -1,6 +1,6 @@
 /*
- * What the files of proxy/worker/ share: how a worker stops, its board for other threads, and functions that metrics
- * and reports use.
+ * What the files of proxy/worker/ share: how a worker accepts and what it asks Redis, its board for other threads, and
+ * functions that metrics and reports use.
  */
 #pragma once
 

@@ -366,6 +366,16 @@ def test_ended_locks_are_not_revived_by_the_switch(switched, connect):
     assert b("DEL", "lock:x") == 1
 
 
+def test_a_lock_that_was_written_past_the_proxy_is_not_the_holders(switched, connect, direct):
+    """Under audit a session acquired the lock. By the switch, another client has written another value, past the proxy."""
+    a = connect(switched.proxy)
+    assert a("SET", "lock:x", "1", "NX", "EX", "50") == "OK"
+    direct("SET", "lock:x", "other", "EX", "50")
+    switched.to(a, "enforce")
+    assert a("DEL", "lock:x") == 0
+    assert direct("GET", "lock:x") == "other"
+
+
 def test_back_to_audit_and_again(switched, connect):
     a, b = (connect(switched.proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "ab")
     switched.to(a, "enforce")

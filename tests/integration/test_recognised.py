@@ -506,7 +506,9 @@ def test_by_a_node_that_is_asked_for(opened, list_key, protocol):
 @pytest.mark.parametrize("late", [False, True])
 def test_by_a_node_and_then_the_connection_goes(opened, list_key, looks, late):
     """What is recognised first for the open connection's lease goes on when that one closes."""
-    node = value_of("w")
+    node, before = value_of("w"), opened()
+    assert [before(*words) for words in (("EXISTS", list_key), ("RPUSH", list_key, node), ("LPOP", list_key))] == [0, 1, node]
+    # This client releases, so the proxy reports an owner that leaves without a release.
     first, other = holder_and_other(opened, list_key, node)
     again = opened()
     again("RPUSH", list_key, node)

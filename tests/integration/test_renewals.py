@@ -62,6 +62,7 @@ def test_what_is_not_usual(proxy, connect, direct):
     assert other("SETNX", kinds["string"], "w") == 0 and other("HSETNX", kinds["hash"], "f", "w") == 0
     for kind, (_, (command, *words)) in KINDS.items():
         assert holder(command, kinds[kind], *words) == 1, kind
+    assert direct("PTTL", changed["a later end"]) > LEASE_MS, "a renewal makes no lease shorter (S3)"
     gone = set(CHANGES) if "guard_records:short" in holder("PROXY", "INFO") else {"gone", "another value"}
     for change, name in changed.items():
         lost = any("renewal_lost" in str(line) and name in str(line) for line in holder("PROXY", "INCIDENTS"))

@@ -7,6 +7,7 @@
 #   2. the unit tests of the engine
 #   3. the search of short histories (traffic_hunt)
 #   4. the cells of the traffic
+#   5. an integration test, if mutations.txt names one: "# MUTATION TEST"
 #
 # It prints for each mutation which test has failed. The exit status is 0 if a test has failed for each of them.
 #
@@ -42,6 +43,23 @@ out_of_bounds() { # FOLDER
     timeout "$LIMIT" "$1/traffic" --check 2>&1 | sed -n 's/^traffic: .* cells, \([0-9]*\) out of bounds.*/\1/p'
 }
 
+# Runs an integration test against a proxy with the broken file. All mutants share one build.
+integration() { # FOLDER FILE TEST
+    local tree=$WORK/tree
+    (
+        flock 9
+        if [ ! -d "$tree" ]; then
+            mkdir "$tree" && cp -r "$ROOT"/{CMakeLists.txt,proxy,parser,scripts,conf,tests} "$tree" &&
+                cmake -G Ninja -S "$tree" -B "$tree/build" -DCMAKE_BUILD_TYPE=Release >/dev/null
+        fi
+        cp "$1/broken" "$tree/$2"
+        if cmake --build "$tree/build" --target lockkeeper >"$1/out" 2>&1; then
+            (cd "$tree" && LOCKKEEPER=$tree/build/lockkeeper /usr/bin/python3 -m pytest -q "$3" >"$1/out" 2>&1) || echo "integration: $3"
+        fi
+        cp "$ROOT/$2" "$tree/$2"
+    ) 9>"$WORK/tree.lock"
+}
+
 # Prints which test notices the mutation, and how. Prints nothing if no test does.
 noticed() { # FOLDER [FILE]
     local lists modes=("" --lists --waits --fences) seed status unit
@@ -68,7 +86,12 @@ noticed() { # FOLDER [FILE]
     done
     timeout "$LIMIT" "$1/traffic_hunt" --check >"$1/out" 2>&1 || { echo "hunt: $(tail -n 1 "$1/out")"; return; }
     status=$(out_of_bounds "$1")
-    [ "${status:-$((BOUNDS + 1))}" -le "$BOUNDS" ] || echo "traffic: $status cells out of bounds, $BOUNDS of the unbroken engine"
+    if [ "${status:-$((BOUNDS + 1))}" -gt "$BOUNDS" ]; then
+        echo "traffic: $status cells out of bounds, $BOUNDS of the unbroken engine"
+        return
+    fi
+    status=$(sed -n "s/^# ${1##*/} //p" "$ROOT/tests/sim/mutations.txt")
+    [ -z "$status" ] || integration "$1" "$2" "$status"
 }
 
 mutate() { # NAME|FILE|EXPRESSION
@@ -88,7 +111,7 @@ mutate() { # NAME|FILE|EXPRESSION
     echo "$name: $who"
     rm -rf "$d"
 }
-export -f link out_of_bounds noticed mutate
+export -f link out_of_bounds integration noticed mutate
 
 mkdir "$WORK"/{whole,front,sim,traffic,traffic_main,unit,mutants}
 engine_sources >"$WORK/sources"
@@ -125,9 +148,9 @@ if [ -n "$who" ]; then
 fi
 LIMIT=$(((SECONDS - began) * 5 + 60)) # a mutant that takes longer for one run is taken to hang
 
-while IFS= read -r line; do
+grep -v '^#' "$ROOT/tests/sim/mutations.txt" | while IFS= read -r line; do
     if [ $# -eq 0 ] || [[ " $* " == *" ${line%%|*} "* ]]; then printf '%s\0' "$line"; fi
-done <"$ROOT/tests/sim/mutations.txt" |
+done |
     xargs -0 -P "$JOBS" -n 1 bash -c 'mutate "$1"' mutate | tee "$WORK/result"
 
 missed=$(grep -c ': NOT NOTICED' "$WORK/result")

@@ -477,8 +477,8 @@ void check_unasked(struct world *w);
 const struct model_guard *check_live(struct world *w, int key);
 /* S5: whether the guard record says that the flight's release was the last one, before it runs once more. */
 bool check_was_freed(const struct world *w, const struct flight *f);
-/* S5: an attempt or a release that is sent twice is answered like one that is sent once. `freed` is what check_freed
- * said. */
+/* S5: an attempt or a release that is sent twice is answered like one that is sent once. `freed` is what
+ * check_was_freed said. */
 void check_repeat(struct world *w, struct flight *f, bool freed);
 void check_lease_ended(struct world *w, int key);
 void check_ended_by_other(struct world *w, const struct flight *f, const struct truth *t);

@@ -29,7 +29,7 @@ struct request_class {
     const uint32_t *keys;           /* as argument indexes */
     const struct lock_rule **rules; /* see class_rule */
     bool enforced, audited;         /* the rule of some key is enforced; is audited */
-    bool fenced;                    /* some key is the data of a fence: locks/fenced_command.c */
+    bool fenced;                    /* some key is the data of a fence: fences/fenced_command.c */
     bool semaphores;                /* some key is a semaphore, and no lock: session/semaphores/ */
     bool writes_guard;              /* some key is a guard record, and the command may write */
     bool replicas;                  /* a read that replicas may answer: commands/read_from.c */

@@ -43,7 +43,7 @@ void session_mark_runnable(struct session *s) {
  *      worker's scratch, session->input   overwritten here, and where bytes move from one to the other
  *      chunks on their way to nodes       marked here, overwritten when they are free (iobuf.h)
  *      commands queued by MULTI           overwritten when they are freed
- *      logins                             upstream/login.c's, while a session is logged in with them
+ *      logins                             upstream/connection/login.c's, while a session is logged in with them
  *
  * The buffers belong to the worker or the session, so these functions may write to them, although requests take them as
  * constant. */

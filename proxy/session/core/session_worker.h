@@ -116,7 +116,7 @@ struct worker {
     struct resp_request scanner;       /* for input that is complete in `scratch` */
     char *scratch;                     /* the buffer for reads */
     struct text build;                 /* a request being encoded */
-    bool secret;                       /* a request contained a password: secret_forget */
+    bool secret;                       /* a request contained a password: secret_end of dispatch.c */
     int64_t now_ms;                    /* the result of worker_now; 0: not read in this turn */
     int64_t turn_us;                   /* the result of worker_turn_us; 0: not read in this turn */
     struct ev_async wake;

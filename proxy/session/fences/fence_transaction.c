@@ -365,6 +365,7 @@ static void multi_done(struct call *c, const struct call_end *end) {
         if (!watched_redirected(b) && !fence_transaction_passes(b, b->error))
             fence_transaction_fail(b, b->error);
     } else if (b->unblocked) {
+        invariant(!b->idle, "an attempt ends twice");
         fence_transaction_over(b);
     } else {
         invariant(!b->refused && !b->error[0], "S7: a write is sent behind a refusal");

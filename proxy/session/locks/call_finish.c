@@ -1,6 +1,6 @@
 /*
  * The end of a lock call: the client's reply is made of what the script has answered, and the engine learns the
- * outcome. This file decides nothing: the engine and the scripts do.
+ * outcome. Under `quorum`, the witnesses are told of it. This file decides nothing: the engine and the scripts do.
  */
 #include <linux/tcp.h> /* its tcp_info has the smallest round trip, which netinet/tcp.h's lacks */
 #include <netinet/in.h>

@@ -27,7 +27,8 @@ uint64_t lock_handover_way(const struct upstream_lane *lane);
 
 /* The lease of a lock, as witnesses know it. token "": another proxy gave it. Borrows all of it. */
 struct witness_lease quorum_lease(const struct lock_key *key, const char *token, uint64_t fence);
-/* How long witnesses are asked to remember a lease that has so many ms left, and the longest lease of all. */
+/* How long witnesses are asked to remember a lease that has so many ms left; and the longest lease that
+ * they may be asked to remember. */
 int64_t quorum_promise_ms(const struct worker *w, int64_t pttl_ms);
 int64_t quorum_longest_ms(const struct worker *w);
 /* Tells the witnesses that a lease under a rule with `quorum yes` was released. */

@@ -1,8 +1,8 @@
 /*
- * The room's callbacks for workers and sessions. One of them recognises one-shot clients, for example redis-cli in a
- * shell script, or a CGI program. A one-shot client sends one command besides its login, reads the reply, and closes
- * the connection. The engine knows what the command has acquired, and when. (L1: the lock is free within the rule's
- * `one-shot` and a lease.)
+ * The room's callbacks for workers and sessions, the worker's witnesses among them. One callback recognises one-shot
+ * clients, for example redis-cli in a shell script, or a CGI program. A one-shot client sends one command besides its
+ * login, reads the reply, and closes the connection. The engine knows what the command has acquired, and when. (L1: the
+ * lock is free within the rule's `one-shot` and a lease.)
  */
 #include <string.h>
 

@@ -25,7 +25,7 @@ static inline bool lock_was_unusual(const struct call *c, const struct call_end 
 }
 void lock_submit_whole(struct call *c, call_done_fn done);
 /* Has the attempt join one on the same key that has not been sent yet, and returns true. Both then get the same answer.
- * False: there is none to join. The caller then sends the attempt, and others may join it. */
+ * False: there is none to join. The caller then has to send the attempt, since others may join it. */
 bool lock_join(struct call *call, struct lock_call *l);
 /* Ends an attempt whose answer is known, and those that have joined it. */
 void lock_attempt_ended(struct call *c, const struct call_end *end);

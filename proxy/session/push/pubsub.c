@@ -308,7 +308,7 @@ static bool tells_of_guard(const char *data, size_t len) {
     return key && lock_guard_is(key + 3, (size_t)(channel.str + channel.len - key) - 3);
 }
 
-/* Ends the request that waits for confirmations. */
+/* Ends the request that waits for confirmations: all have come, one is an error, or MONITOR has begun. */
 static void waiting_done(struct pubsub *p, const char *reply, size_t len) {
     struct request *r = p->waiting;
     p->waiting = NULL;

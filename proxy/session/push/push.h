@@ -38,7 +38,7 @@ void pubsub_drop(struct session *s);
 
 /* ---- tracking.c ---------------------------------------------------------------------------------- */
 
-/* Handles CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR . */
+/* Handles CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR. */
 enum dispatch_result tracking_dispatch(struct session *s, const struct request_class *k);
 struct tracking_state {
     bool on, bcast;

@@ -613,14 +613,13 @@ static void lock_waits_stop(struct worker *w) {
 void lock_waits_rules(struct worker *w) {
     if (!w->waits) /* the worker is being freed */
         return;
-    double now = worker_steady(w);
     LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions) {
         struct wait *t = LIST_ENTRY(it, struct wait, link);
         const struct lock_key *key = waiting_key(&t->waiter);
         const struct lock_rule *rule = lock_rules_match(w->rules, key->name, key->len);
         int64_t ms = rule && rule->mode == LOCK_MODE_ENFORCE ? rule->wait_ms : 0;
         double until = t->until + (double)(ms - t->parked.rule->wait_ms) / 1000.;
-        if (ms <= 0 || until <= now)
+        if (ms <= 0 || until <= worker_steady(w))
             wait_end(t);
     }
 }

@@ -73,7 +73,7 @@ void lock_release_channel_close(struct worker *w);
 bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e);
 /* Holds an attempt that was not sent yet, if other sessions are waiting before it. False: the attempt does not wait. */
 bool lock_wait_behind(struct call *c, struct lock_call *l);
-/* Keeps the arguments of an attempt: struct lock_waits. */
+/* Allocates the wait of the request's attempt, and keeps these arguments (NULL: none): struct lock_waits. */
 void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words);
 /* The functions that struct session_room calls. */
 void lock_waits_open(struct worker *w);

@@ -210,7 +210,7 @@ void pin_close_unpinned(struct upstream *u) {
     while ((n = list_first(&u->unpinned))) {
         struct upstream_pin *pin = LIST_ENTRY(n, struct upstream_pin, link);
         invariant(!pin->owned && !pin->idle, "a pin in use is closed");
-        if (pin->conn) /* the pin stays in the list until then: pin_lost recognises it by that */
+        if (pin->conn) /* the pin stays in the list until then: conn_close recognises it by that */
             conn_close(pin->conn, CONN_IDLE, "given back");
         list_remove(&pin->link);
         memory_free(pin);
