@@ -75,6 +75,13 @@ void iobuf_clear(struct iobuf *b) {
     b->unsent = 0;
 }
 
+static __attribute__((noinline)) struct chunk *chunk_new(struct chunk_pool *pool, size_t cap) {
+    struct chunk *c = memory_alloc(sizeof(*c) + cap);
+    *c = (struct chunk){.pool = pool, .cap = cap};
+    pool->total_bytes += cap;
+    return c;
+}
+
 /* Puts a chunk with room for `need` bytes at the end. */
 static struct chunk *iobuf_extend(struct iobuf *b, size_t need) {
     struct chunk_pool *pool = b->pool;
@@ -87,10 +94,7 @@ static struct chunk *iobuf_extend(struct iobuf *b, size_t need) {
             pool->free_least = pool->free_count;
         c->used = c->sent = 0;
     } else {
-        size_t cap = need > IOBUF_CHUNK ? need : IOBUF_CHUNK;
-        c = memory_alloc(sizeof(*c) + cap);
-        *c = (struct chunk){.pool = pool, .cap = cap};
-        pool->total_bytes += cap;
+        c = chunk_new(pool, need > IOBUF_CHUNK ? need : IOBUF_CHUNK);
     }
     list_append(&b->chunks, &c->link);
     c->linked = true;

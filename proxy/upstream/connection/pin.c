@@ -203,6 +203,8 @@ static void close_ended(struct upstream_conn *c, void *arg) {
 
 void pin_close_unpinned(struct upstream *u) {
     struct list_node *n;
+    if (!u->dedicated_ended && list_empty(&u->unpinned)) /* as a rule */
+        return;
     if (u->dedicated_ended) {
         u->dedicated_ended = false;
         conn_each(u, close_ended, NULL);
