@@ -579,18 +579,8 @@ static int advise(struct application *app, const char *what, bool file, struct c
     return monitor_feed(&app->shared.upstream, app->config->rules, for_ms, random_seed());
 }
 
-static int serve(struct application *app, struct config_errors *errors) {
-    uint64_t seed;
-    inherit_read(&app->inherited);
-    const char *event = getenv("npm_lifecycle_event");
-    if (app->inherited.count == 0 && event && strcmp(event, "npx") == 0) /* the parent is no predecessor */
-        prctl(PR_SET_PDEATHSIG, SIGTERM); /* npx hands a signal on to its shell, which ends, and does not hand it on */
-    if (!start(app, errors)) {
-        embedded_stop(app->embedded);
-        return fail(errors);
-    }
-    seed = random_seed();
-    app->incidents = incidents_new(INCIDENTS_KEPT);
+/* Gives the parts of the process the functions by which they call each other. */
+static void join_parts(struct application *app) {
     live_init(&app->live, app->argc, app->argv, app->config, &app->secure, &app->shared);
     app->live.raise_limit = raise_descriptor_limit;
     app->live.arg = app;
@@ -616,6 +606,21 @@ static int serve(struct application *app, struct config_errors *errors) {
                                    .left = lock_note_left,
                                    .learnt = lock_note_learnt,
                                    .alarm = lock_note_alarm};
+}
+
+static int serve(struct application *app, struct config_errors *errors) {
+    uint64_t seed;
+    inherit_read(&app->inherited);
+    const char *event = getenv("npm_lifecycle_event");
+    if (app->inherited.count == 0 && event && strcmp(event, "npx") == 0) /* the parent is no predecessor */
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* npx hands a signal on to its shell, which ends, and does not hand it on */
+    if (!start(app, errors)) {
+        embedded_stop(app->embedded);
+        return fail(errors);
+    }
+    seed = random_seed();
+    app->incidents = incidents_new(INCIDENTS_KEPT);
+    join_parts(app);
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
     if (app->shared.threads == 1)
         engine_alone(app->shared.engine);
