@@ -9,8 +9,8 @@
 #   4. the cells of the traffic
 #   5. an integration test, if mutations.txt names one: "# MUTATION TEST"
 #
-# It prints for each mutation which test has failed. The exit status is 0 if a test has failed for each of them, except
-# for those of which mutations.txt says why none does: "# MUTATION unnoticed: REASON".
+# It prints for each mutation which test has failed. The exit status is 0 if a test has failed for each of them. Exception:
+# mutations.txt may say why no test fails, as "# MUTATION unnoticed: REASON".
 #
 #      mutate.sh [NAME ...]    JOBS (2), STEPS (6000000) and SEEDS ("1 2 3") in the environment
 #
