@@ -277,11 +277,11 @@ static int64_t look_due(const struct shard *sh, const struct claim *c) {
     if (c->renewing || claim_asked(c) || c->looked || !c->end_ms || c->queue || c->observed || c->reported ||
         before < LOOK_LEAST_MS)
         return NO_DEADLINE;
+    if (lease_release_expected(sh, c))
+        return c->end_ms - before;
     const struct lock_session *s = c->peer->closed ? NULL : c->peer->session;
     bool hears = (c->rule->on_loss != LOCK_LOSS_TELL && is_own(c)) || (s && atomic_load(&s->notified));
-    if (!hears && !lease_release_expected(sh, c))
-        return NO_DEADLINE;
-    return c->end_ms - before;
+    return hears ? c->end_ms - before : NO_DEADLINE;
 }
 
 static int64_t long_due(const struct shard *sh, const struct claim *c) {

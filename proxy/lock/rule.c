@@ -613,9 +613,7 @@ size_t lock_guard_key(const char *key, size_t len, char *out) {
     return head + len;
 }
 
-bool lock_guard_is(const char *key, size_t len) {
-    if (len < GUARD_PREFIX_LEN || memcmp(key, GUARD_PREFIX, GUARD_PREFIX_LEN) != 0)
-        return false;
+static __attribute__((noinline)) bool guard_tag_is_its_slots(const char *key, size_t len) {
     const char *tag = key + GUARD_PREFIX_LEN, *end = key + len;
     const char *close = memchr(tag, '}', (size_t)(end - tag));
     if (!close || end - close < 2 || close[1] != ':')
@@ -625,4 +623,9 @@ bool lock_guard_is(const char *key, size_t len) {
     const char *own = slot_tag(slot_of_key(close + 2, (size_t)(end - close - 2)));
     size_t own_len = strlen(own);
     return own_len == (size_t)(close - tag) && memcmp(own, tag, own_len) == 0;
+}
+
+bool lock_guard_is(const char *key, size_t len) {
+    return len >= GUARD_PREFIX_LEN && memcmp(key, GUARD_PREFIX, GUARD_PREFIX_LEN) == 0 &&
+           guard_tag_is_its_slots(key, len);
 }

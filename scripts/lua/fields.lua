@@ -28,8 +28,10 @@ local function none()
 end
 
 -- A repeat gets the first reply again. Exception (S5): a repeated HSETEX FNX whose lease has ended meanwhile is a new
--- attempt, since a 1 would say that the caller holds the lock.
+-- attempt, since a 1 would say that the caller holds the lock. If its lease is live, it has acquired, whatever command
+-- another session has sent since.
 local live = s.token and (s.token == attempt or s.token == claim)
+if absent and s.token == attempt then return envelope(1, 'granted', s, lease_pttl(s.held)) end
 if s.attempt == attempt and (live or not absent) then
   local outcome = s.token == attempt and 'granted' or (s.token and s.token == claim and 'done' or 'released')
   return envelope(cmsgpack.unpack(s.reply), outcome, s, lease_pttl(live and s.held))

@@ -16,8 +16,10 @@ local function remember(reply)
 end
 
 -- A repeat gets the first reply again. Exception (S5): a repeated HSETNX whose lease has ended meanwhile is a new
--- attempt, since a 1 would say that the caller holds the lock.
+-- attempt, since a 1 would say that the caller holds the lock. If its lease is live, it has acquired, whatever command
+-- another session has sent since.
 local live = s.token and (s.token == attempt or s.token == claim)
+if name == 'hsetnx' and s.token == attempt then return envelope(1, 'granted', s, lease_pttl(s.held)) end
 if s.attempt == attempt and (live or name ~= 'hsetnx') then
   local reply = s.reply
   if name == 'hmset' then reply = {ok = reply} elseif name ~= 'hincrbyfloat' then reply = tonumber(reply) end

@@ -296,7 +296,8 @@ void session_flush(struct session *s) {
     }
     bool nothing = (s->out.unsent | s->held_bytes | (s->delays & (DELAY_OWES | DELAY_OUTPUT))) == 0;
     if (nothing && s->over_soft_since <= 0) { /* the usual case */
-        session_watch(s, false);
+        if (s->io.events & EV_WRITE)
+            session_watch(s, false);
         return;
     }
     if (session_over_limit(s)) {
