@@ -50,7 +50,7 @@ integration() { # FOLDER FILE TEST
     (
         flock 9
         if [ ! -d "$tree" ]; then
-            mkdir "$tree" && cp -r "$ROOT"/{CMakeLists.txt,proxy,parser,scripts,conf,tests} "$tree" &&
+            mkdir "$tree" && (cd "$ROOT" && git ls-files -z | xargs -0 cp --parents -t "$tree") &&
                 cmake -G Ninja -S "$tree" -B "$tree/build" -DCMAKE_BUILD_TYPE=Release >/dev/null
         fi
         cp "$1/broken" "$tree/$2"
