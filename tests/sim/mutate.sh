@@ -160,5 +160,5 @@ done |
 
 missed=$(grep -c ': NOT NOTICED' "$WORK/result")
 echo "$(wc -l <"$WORK/result") mutations: $(grep -c ': sim' "$WORK/result") noticed by the simulator," \
-    "$(grep -c ': unit' "$WORK/result") by unit tests, $(grep -c ': hunt' "$WORK/result") by the search, $(grep -c ': traffic' "$WORK/result") by the traffic, $missed by nobody"
+    "$(grep -c ': unit' "$WORK/result") by unit tests, $(grep -c ': hunt' "$WORK/result") by the search, $(grep -c ': traffic' "$WORK/result") by the traffic, $(grep -c ": integration" "$WORK/result") by integration tests, $missed by nobody"
 [ "$missed" -eq 0 ] && [ -s "$WORK/result" ]
