@@ -34,7 +34,7 @@
 /* What a socket is for. */
 enum socket_use { SOCKET_PLAIN, SOCKET_TLS, SOCKET_ADMIN };
 
-/* A listening socket that one process passes to another. */
+/* One process passes this listening socket to another. */
 struct handed_socket {
     int fd;
     enum socket_use use;

@@ -158,7 +158,10 @@ grep -v '^#' "$ROOT/tests/sim/mutations.txt" | while IFS= read -r line; do
 done |
     xargs -0 -P "$JOBS" -n 1 bash -c 'mutate "$1"' mutate | tee "$WORK/result"
 
-missed=$(grep -c ': NOT NOTICED' "$WORK/result")
-echo "$(wc -l <"$WORK/result") mutations: $(grep -c ': sim' "$WORK/result") noticed by the simulator," \
-    "$(grep -c ': unit' "$WORK/result") by unit tests, $(grep -c ': hunt' "$WORK/result") by the search, $(grep -c ': traffic' "$WORK/result") by the traffic, $(grep -c ": integration" "$WORK/result") by integration tests, $missed by nobody"
+by() { # WORD: for how many mutations the result begins with it
+    grep -c ": $1" "$WORK/result"
+}
+missed=$(by "NOT NOTICED")
+echo "$(wc -l <"$WORK/result") mutations: $(by sim) noticed by the simulator, $(by unit) by unit tests, $(by hunt) by the search," \
+    "$(by traffic) by the traffic, $(by integration) by integration tests, $(by unnoticed) by none with a reason, $missed by none"
 [ "$missed" -eq 0 ] && [ -s "$WORK/result" ]

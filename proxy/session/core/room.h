@@ -14,7 +14,6 @@
 #include "proxy/upstream/upstream.h"
 
 struct call;
-struct request;
 struct session;
 struct worker;
 

@@ -22,7 +22,6 @@
 #include "proxy/session/core/room.h"
 #include "proxy/session/core/shared.h"
 
-struct call;
 struct discovery_rows;
 struct worker_locks;
 struct lock_waits;

@@ -136,9 +136,9 @@ static __attribute__((noinline)) void end_joined(struct call *c, const struct ca
             lock_attempt_anew(c, l);
             continue;
         }
-        /* It is refused as if its script had run right behind the script of the attempt that it has joined. The answer
-         * there says whether the lease is of the asker's identity. So that is known here only for sessions of the
-         * asker's client. */
+        /* The joined attempt is refused as if its script had run right behind the script that was sent. That script's
+         * answer says whether the lease is of the sender's identity, so the proxy knows it only for sessions of the
+         * sender's client. */
         struct lock_result r = refusal.result;
         struct call_end out = {.why = UPSTREAM_NOT_SENT};
         r.same = seen.same && asker && lock_call_client(c) == asker;

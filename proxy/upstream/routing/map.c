@@ -246,7 +246,7 @@ static void told(struct upstream_request *r, const char *data, size_t len, bool 
     struct upstream_node *n = w->node;
     if (!last)
         return;
-    /* It is a replica whose link to its master is up. */
+    /* ROLE begins like this at a replica; `up` says that the link to its master is up. */
     w->in_sync =
         len > sizeof(begin) && memcmp(data, begin, sizeof(begin) - 1) == 0 && memmem(data, len, up, sizeof(up) - 1);
     if (n->master && n->failures > 0)
