@@ -20,6 +20,10 @@ static void add(struct found_keys *f, size_t i) {
     f->count++;
 }
 
+static bool is(const struct found_keys *f, size_t i, const char *word) {
+    return request_arg_is(f->request, f->data, i, word);
+}
+
 /* A number of keys as Redis's key finder reads it: of "1.5" and "1x" it takes the 1 and finds one key; Redis reports
  * the bad number only when the command runs. -1: no number. */
 static int64_t number_of_keys(const char *text, size_t len) {
@@ -35,14 +39,13 @@ static int64_t number_of_keys(const char *text, size_t len) {
 }
 
 /* Adds the `numkeys` keys, `step` apart, that follow the argument `at` with their number. */
-static bool add_numkeys(struct found_keys *f, const char *data, const struct resp_request *request, size_t at,
-                        size_t step) {
+static bool add_numkeys(struct found_keys *f, size_t at, size_t step) {
     size_t len;
-    if (at >= request->argc)
+    if (at >= f->request->argc)
         return false;
-    const char *text = request_arg(request, data, at, &len);
+    const char *text = request_arg(f->request, f->data, at, &len);
     int64_t n = number_of_keys(text, len);
-    if (n < 0 || (uint64_t)n > (request->argc - at - 1) / step)
+    if (n < 0 || (uint64_t)n > (f->request->argc - at - 1) / step)
         return false;
     for (size_t i = 0; i < (size_t)n; i++)
         add(f, at + 1 + i * step);
@@ -50,41 +53,35 @@ static bool add_numkeys(struct found_keys *f, const char *data, const struct res
 }
 
 /* ZUNION numkeys key ... */
-static bool keys_numkeys_first(struct found_keys *f, const char *data, const struct resp_request *request) {
-    return add_numkeys(f, data, request, 1, 1);
+static bool keys_numkeys_first(struct found_keys *f) {
+    return add_numkeys(f, 1, 1);
 }
 
 /* EVAL script numkeys key ..., BLMPOP timeout numkeys key ... */
-static bool keys_numkeys_second(struct found_keys *f, const char *data, const struct resp_request *request) {
-    return add_numkeys(f, data, request, 2, 1);
+static bool keys_numkeys_second(struct found_keys *f) {
+    return add_numkeys(f, 2, 1);
 }
 
 /* ZUNIONSTORE destination numkeys key ... */
-static bool keys_destination_numkeys(struct found_keys *f, const char *data, const struct resp_request *request) {
+static bool keys_destination_numkeys(struct found_keys *f) {
     add(f, 1);
-    return add_numkeys(f, data, request, 2, 1) && f->count > 1; /* ZUNIONSTORE needs a source */
+    return add_numkeys(f, 2, 1) && f->count > 1; /* ZUNIONSTORE needs a source */
 }
 
 /* MSETEX numkeys key value ... */
-static bool keys_pairs(struct found_keys *f, const char *data, const struct resp_request *request) {
-    return add_numkeys(f, data, request, 1, 2);
+static bool keys_pairs(struct found_keys *f) {
+    return add_numkeys(f, 1, 2);
 }
 
-/* The options of XREAD and XREADGROUP, read as Redis reads them: in any order, up to STREAMS. */
-struct stream_options {
-    size_t streams; /* index of STREAMS, 0: none */
-    size_t block;   /* index of BLOCK's time, 0: none */
-};
-
-static struct stream_options read_stream_options(const char *data, const struct resp_request *request) {
-    struct stream_options o = {0, 0};
-    size_t i = 1;
-    while (i < request->argc) {
-        if (request_arg_is(request, data, i, "streams")) {
-            o.streams = i;
-            return o;
-        } else if (request_arg_is(request, data, i, "block")) {
-            o.block = i + 1 < request->argc ? i + 1 : 0;
+/* Reads the options of XREAD and XREADGROUP as Redis does: in any order, up to STREAMS. Returns the index of STREAMS,
+ * 0: none. *block: the index of BLOCK's time, 0: none. */
+static size_t read_stream_options(const char *data, const struct resp_request *request, size_t *block) {
+    *block = 0;
+    for (size_t i = 1; i < request->argc;) {
+        if (request_arg_is(request, data, i, "streams"))
+            return i;
+        if (request_arg_is(request, data, i, "block")) {
+            *block = i + 1 < request->argc ? i + 1 : 0;
             i += 2;
         } else if (request_arg_is(request, data, i, "count")) {
             i += 2;
@@ -93,100 +90,88 @@ static struct stream_options read_stream_options(const char *data, const struct 
         } else if (request_arg_is(request, data, i, "noack")) {
             i += 1;
         } else {
-            return o;
+            return 0;
         }
     }
-    return o;
+    return 0;
 }
 
 /* XREAD ... STREAMS key ... id ... */
-static bool keys_streams(struct found_keys *f, const char *data, const struct resp_request *request) {
-    struct stream_options o = read_stream_options(data, request);
-    size_t rest = o.streams ? request->argc - o.streams - 1 : 0;
+static bool keys_streams(struct found_keys *f) {
+    size_t block, streams = read_stream_options(f->data, f->request, &block);
+    size_t rest = streams ? f->request->argc - streams - 1 : 0;
     if (rest == 0 || rest % 2 != 0)
         return false;
     for (size_t i = 0; i < rest / 2; i++)
-        add(f, o.streams + 1 + i);
+        add(f, streams + 1 + i);
+    return true;
+}
+
+static bool add_key_and_destination(struct found_keys *f, size_t destination) {
+    add(f, 1);
+    if (destination)
+        add(f, destination);
     return true;
 }
 
 /* SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC|DESC] [ALPHA] [STORE destination]; the last
  * destination counts. */
-static bool keys_sort(struct found_keys *f, const char *data, const struct resp_request *request) {
+static bool keys_sort(struct found_keys *f) {
     size_t destination = 0;
-    for (size_t i = 2; i < request->argc; i++)
-        if (request_arg_is(request, data, i, "limit"))
+    for (size_t i = 2; i < f->request->argc; i++)
+        if (is(f, i, "limit"))
             i += 2;
-        else if (request_arg_is(request, data, i, "get") || request_arg_is(request, data, i, "by"))
+        else if (is(f, i, "get") || is(f, i, "by"))
             i += 1;
-        else if (request_arg_is(request, data, i, "store") && i + 1 < request->argc)
+        else if (is(f, i, "store") && i + 1 < f->request->argc)
             destination = i + 1; /* as Redis finds it: in STORE STORE x the second STORE is read as an option, too */
-    add(f, 1);
-    if (destination)
-        add(f, destination);
-    return true;
+    return add_key_and_destination(f, destination);
 }
 
-/* Adds a query's key and its destination, if an option from argument `from` on names one; the last one counts. */
-static bool add_georadius(struct found_keys *f, const char *data, const struct resp_request *request, size_t from) {
+/* GEORADIUS key longitude latitude radius unit [...] [STORE key] [STOREDIST key], GEORADIUSBYMEMBER key member radius
+ * unit [...]; the last destination counts. */
+static bool keys_georadius(struct found_keys *f) {
     size_t destination = 0;
-    for (size_t i = from; i + 1 < request->argc; i++)
-        if (request_arg_is(request, data, i, "store") || request_arg_is(request, data, i, "storedist"))
+    for (size_t i = (size_t)-f->command->arity; i + 1 < f->request->argc; i++)
+        if (is(f, i, "store") || is(f, i, "storedist"))
             destination = ++i;
-    add(f, 1);
-    if (destination)
-        add(f, destination);
-    return true;
-}
-
-/* GEORADIUS key longitude latitude radius unit [...] [STORE key] [STOREDIST key] */
-static bool keys_georadius(struct found_keys *f, const char *data, const struct resp_request *request) {
-    return add_georadius(f, data, request, 6);
-}
-
-/* GEORADIUSBYMEMBER key member radius unit [...] [STORE key] [STOREDIST key] */
-static bool keys_georadiusbymember(struct found_keys *f, const char *data, const struct resp_request *request) {
-    return add_georadius(f, data, request, 5);
+    return add_key_and_destination(f, destination);
 }
 
 /* MIGRATE host port key|"" db timeout [COPY] [REPLACE] [AUTH password] [AUTH2 user password] [KEYS key ...] */
-static bool keys_migrate(struct found_keys *f, const char *data, const struct resp_request *request) {
-    for (size_t i = 6; i < request->argc && request->argv[3].len == 0; i++) {
-        if (request_arg_is(request, data, i, "keys")) {
-            while (++i < request->argc)
+static bool keys_migrate(struct found_keys *f) {
+    for (size_t i = 6; i < f->request->argc && f->request->argv[3].len == 0; i++) {
+        if (is(f, i, "keys")) {
+            while (++i < f->request->argc)
                 add(f, i);
             return f->count > 0;
-        } else if (request_arg_is(request, data, i, "auth")) {
-            i += 1;
-        } else if (request_arg_is(request, data, i, "auth2")) {
-            i += 2;
         }
+        i += is(f, i, "auth") ? 1 : is(f, i, "auth2") ? 2 : 0;
     }
     add(f, 3);
     return true;
 }
 
 /* OBJECT ENCODING key, XGROUP CREATE key ..., XINFO STREAM key ...; their HELP has no key. */
-static bool keys_subcommand(struct found_keys *f, const char *data, const struct resp_request *request) {
-    if (request->argc > 2)
+static bool keys_subcommand(struct found_keys *f) {
+    if (f->request->argc > 2)
         add(f, 2);
     return true;
 }
 
 /* MEMORY USAGE key */
-static bool keys_memory(struct found_keys *f, const char *data, const struct resp_request *request) {
-    return !request_arg_is(request, data, 1, "usage") || keys_subcommand(f, data, request);
+static bool keys_memory(struct found_keys *f) {
+    return !is(f, 1, "usage") || keys_subcommand(f);
 }
 
 /* DEBUG OBJECT key and similar subcommands have one key; DIGEST-VALUE has many. */
-static bool keys_debug(struct found_keys *f, const char *data, const struct resp_request *request) {
+static bool keys_debug(struct found_keys *f) {
     static const char *const with_key[] = {"object", "sdslen", "listpack", "ziplist", "quicklist", "htstats-key"};
     for (size_t i = 0; i < sizeof with_key / sizeof *with_key; i++)
-        if (request_arg_is(request, data, 1, with_key[i]))
-            return keys_subcommand(f, data, request);
-    if (request_arg_is(request, data, 1, "digest-value"))
-        for (size_t i = 2; i < request->argc; i++)
-            add(f, i);
+        if (is(f, 1, with_key[i]))
+            return keys_subcommand(f);
+    for (size_t i = 2; i < f->request->argc && is(f, 1, "digest-value"); i++)
+        add(f, i);
     return true;
 }
 
@@ -354,29 +339,28 @@ bool request_arg_is(const struct resp_request *request, const char *data, size_t
 /* ---- keys as Redis 7 describes them ------------------------------------------------------------- */
 
 /* The argument where a spec's keys begin; 0: the request has no keys of this spec. */
-static size_t spec_begin(const struct key_spec *spec, const char *data, const struct resp_request *request) {
-    long argc = (long)request->argc;
+static size_t spec_begin(const struct key_spec *spec, const struct found_keys *f) {
+    long argc = (long)f->request->argc;
     if (spec->begin == KEYS_BEGIN_INDEX)
         return spec->at > 0 ? (size_t)spec->at : 0;
     bool forwards = spec->at > 0;
     long stop = forwards ? argc - 1 : 1;
     for (long i = forwards ? spec->at : argc + spec->at; i >= 1 && i < argc && i != stop; i += forwards ? 1 : -1)
-        if (request_arg_is(request, data, (size_t)i, spec->keyword))
+        if (is(f, (size_t)i, spec->keyword))
             return (size_t)i + 1;
     return 0;
 }
 
 /* Adds the keys that a spec finds. False: the request is malformed. */
-static bool spec_find(const struct key_spec *spec, const char *data, const struct resp_request *request,
-                      struct found_keys *f) {
-    int64_t argc = (int64_t)request->argc, first = (int64_t)spec_begin(spec, data, request), last, number;
+static bool spec_find(const struct key_spec *spec, struct found_keys *f) {
+    int64_t argc = (int64_t)f->request->argc, first = (int64_t)spec_begin(spec, f), last, number;
     if (first == 0)
         return true;
     if (spec->find == KEYS_FIND_KEYNUM) {
         size_t len;
         if (first + spec->number_at < 1 || first + spec->number_at >= argc)
             return false;
-        const char *text = request_arg(request, data, (size_t)(first + spec->number_at), &len);
+        const char *text = request_arg(f->request, f->data, (size_t)(first + spec->number_at), &len);
         if (!resp_integer(text, len, &number) || number < 0 || number > argc)
             return false;
         if (number == 0)
@@ -399,41 +383,43 @@ static bool spec_find(const struct key_spec *spec, const char *data, const struc
 
 /* The places that COMMAND tells: from the first to the last, a step apart. The arity of a command in the table
  * guarantees all of its keys; a server's description of another command may not. */
-static bool find_by_places(const struct command *c, const struct resp_request *request, struct found_keys *f) {
-    size_t first = (size_t)c->first, step = (size_t)c->step, argc = request->argc;
+static bool find_by_places(struct found_keys *f) {
+    const struct command *c = f->command;
+    size_t first = (size_t)c->first, argc = f->request->argc;
     if (c->last < 0 ? (size_t)-c->last > argc : (size_t)c->last >= argc)
         return false;
     /* The argument after the last key's group. */
     size_t end = c->last < 0 ? argc + 1 - (size_t)-c->last : (size_t)c->last + 1;
     /* MSET k v k: a key without its value. Redis would refuse it when it runs. */
-    if (end > first && (end - first) % step != 0)
+    if (end > first && (end - first) % (size_t)c->step != 0)
         return false;
-    for (size_t i = first; i < end; i += step)
+    for (size_t i = first; i < end; i += (size_t)c->step)
         add(f, i);
     return true;
 }
 
 int command_keys(const struct command *c, const char *data, const struct resp_request *request, uint32_t *keys,
                  size_t max) {
-    struct found_keys f = {keys, max, 0};
+    struct found_keys f = {c, data, request, keys, max, 0};
     bool found = true;
     if (c->find) {
-        found = c->find(&f, data, request);
+        found = c->find(&f);
     } else if (c->spec_count > 0) {
         for (size_t i = 0; i < c->spec_count && found; i++)
-            found = spec_find(&c->specs[i], data, request, &f);
+            found = spec_find(&c->specs[i], &f);
         /* Several specs may name one argument, but not more keys than there are arguments. */
         found = found && f.count < request->argc;
     } else if (c->first > 0) {
-        found = find_by_places(c, request, &f);
+        found = find_by_places(&f);
     }
     return found ? (int)f.count : -1;
 }
 
 bool command_blocks(const struct command *c, const char *data, const struct resp_request *request) {
+    size_t block = c->need == NEED_BLOCKING;
     if (c->id == COMMAND_XREAD || c->id == COMMAND_XREADGROUP)
-        return read_stream_options(data, request).block > 0;
-    return c->need == NEED_BLOCKING;
+        (void)read_stream_options(data, request, &block);
+    return block > 0;
 }
 
 int64_t command_wait_ms(const struct command *c, const char *data, const struct resp_request *request) {
@@ -443,7 +429,7 @@ int64_t command_wait_ms(const struct command *c, const char *data, const struct 
     bool seconds = false;
     char text[LONGEST_TEXT + 1], *end;
     if (c->id == COMMAND_XREAD || c->id == COMMAND_XREADGROUP) {
-        at = read_stream_options(data, request).block;
+        (void)read_stream_options(data, request, &at);
     } else if (c->id != COMMAND_WAIT && c->id != COMMAND_WAITAOF) {
         seconds = true;
         if (c->id == COMMAND_BLMPOP || c->id == COMMAND_BZMPOP)

@@ -61,14 +61,18 @@ enum command_id {
     COMMAND_COUNT
 };
 
-/* The keys of a request, as argument indexes: `count` counts all of them, and those within `max` are written. */
+/* A request whose keys are sought, and its keys as argument indexes: `count` counts all, those within `max` are
+ * written. */
 struct found_keys {
+    const struct command *command;
+    const char *data;
+    const struct resp_request *request;
     uint32_t *keys;
     size_t max, count;
 };
 
 /* Adds the keys of a command whose arguments tell where they are. False: the arguments are malformed. */
-typedef bool (*command_find_fn)(struct found_keys *f, const char *data, const struct resp_request *request);
+typedef bool (*command_find_fn)(struct found_keys *f);
 
 /* Where some of a command's keys are, as Redis 7 describes it (its key specifications). */
 enum { KEY_SPEC_KEYWORD_MAX = 32 };

@@ -14,67 +14,66 @@ struct cursor {
     bool bad;
 };
 
-struct word {
-    const char *text;
-    size_t len;
-};
-
-static bool next_item(struct cursor *c, struct resp_item *item) {
-    if (!c->bad && !resp_item_read(&c->p, c->end, item))
-        c->bad = true;
-    return !c->bad;
+/* The element that comes next, which must be of one of these types; an empty one if the reply is bad. */
+static struct resp_item next(struct cursor *c, const char *types) {
+    struct resp_item item;
+    if (!c->bad && resp_item_read(&c->p, c->end, &item) && strchr(types, item.type))
+        return item;
+    c->bad = true;
+    return (struct resp_item){.str = ""};
 }
 
 /* The number of elements of the array that comes next. */
 static size_t next_array(struct cursor *c) {
-    struct resp_item item;
-    if (next_item(c, &item) && (item.type != '*' || item.null))
-        c->bad = true;
-    return c->bad ? 0 : (size_t)item.num;
+    struct resp_item array = next(c, "*");
+    c->bad |= array.null;
+    return (size_t)array.num;
 }
 
 static int next_int(struct cursor *c) {
-    struct resp_item item;
-    if (next_item(c, &item) && (item.type != ':' || item.num < INT16_MIN || item.num > INT16_MAX))
-        c->bad = true;
+    struct resp_item item = next(c, ":");
+    c->bad |= item.num < INT16_MIN || item.num > INT16_MAX;
     return c->bad ? 0 : (int)item.num;
 }
 
-static struct word next_word(struct cursor *c) {
-    struct resp_item item;
-    if (next_item(c, &item) && item.type != '$' && item.type != '+')
-        c->bad = true;
-    return c->bad ? (struct word){"", 0} : (struct word){item.str, item.len};
+static struct resp_item next_word(struct cursor *c) {
+    return next(c, "$+");
 }
 
 static void skip(struct cursor *c) {
-    const char *next = c->bad ? NULL : resp_item_end(c->p, c->end);
-    if (next)
-        c->p = next;
-    else
-        c->bad = true;
+    const char *behind = c->bad ? NULL : resp_item_end(c->p, c->end);
+    c->bad = !behind;
+    c->p = behind ? behind : c->p;
 }
 
-static bool word_is(struct word w, const char *text) {
-    return w.len == strlen(text) && memcmp(w.text, text, w.len) == 0;
+static bool word_is(struct resp_item w, const char *text) {
+    return w.len == strlen(text) && memcmp(w.str, text, w.len) == 0;
+}
+
+/* Memory of zeros, which the caller frees. */
+static void *allocate(size_t count, size_t size) {
+    void *memory = calloc(count, size);
+    if (!memory)
+        abort();
+    return memory;
 }
 
 /* ---- where keys are ------------------------------------------------------------------------------ */
 
 /* Copies a keyword in lower case. */
 static void read_keyword(struct cursor *c, struct key_spec *spec) {
-    struct word keyword = next_word(c);
+    struct resp_item keyword = next_word(c);
     if (keyword.len >= sizeof(spec->keyword))
         c->bad = true;
     for (size_t i = 0; !c->bad && i < keyword.len; i++)
-        spec->keyword[i] = (char)tolower((unsigned char)keyword.text[i]);
+        spec->keyword[i] = (char)tolower((unsigned char)keyword.str[i]);
 }
 
 /* Reads the value of begin_search or of find_keys: a type, and facts that have other names in each. */
 static void read_search(struct cursor *c, struct key_spec *spec) {
     for (size_t n = next_array(c) / 2; n > 0 && !c->bad; n--) {
         if (word_is(next_word(c), "type")) {
-            struct word type = next_word(c);
+            struct resp_item type = next_word(c);
             if (word_is(type, "index") || word_is(type, "keyword"))
                 spec->begin = word_is(type, "index") ? KEYS_BEGIN_INDEX : KEYS_BEGIN_KEYWORD;
             if (word_is(type, "range") || word_is(type, "keynum"))
@@ -82,7 +81,7 @@ static void read_search(struct cursor *c, struct key_spec *spec) {
             continue;
         }
         for (size_t m = next_array(c) / 2; m > 0 && !c->bad; m--) {
-            struct word key = next_word(c);
+            struct resp_item key = next_word(c);
             int *to = word_is(key, "index") || word_is(key, "startfrom") ? &spec->at
                       : word_is(key, "lastkey")                          ? &spec->last
                       : word_is(key, "keystep")                          ? &spec->step
@@ -106,7 +105,7 @@ static bool read_spec(struct cursor *c, struct key_spec *spec) {
     bool complete = true;
     *spec = (struct key_spec){.begin = KEYS_BEGIN_UNKNOWN, .find = KEYS_FIND_UNKNOWN, .step = 1};
     for (size_t n = next_array(c) / 2; n > 0 && !c->bad; n--) {
-        struct word key = next_word(c);
+        struct resp_item key = next_word(c);
         if (word_is(key, "begin_search") || word_is(key, "find_keys"))
             read_search(c, spec);
         else if (word_is(key, "flags"))
@@ -122,9 +121,7 @@ static bool read_spec(struct cursor *c, struct key_spec *spec) {
 static void read_specs(struct cursor *c, struct command_info *info) {
     size_t n = next_array(c);
     bool complete = n <= SPECS_MAX;
-    struct key_spec *specs = n > 0 && complete ? calloc(n, sizeof(*specs)) : NULL;
-    if (n > 0 && complete && !specs)
-        abort();
+    struct key_spec *specs = n > 0 && complete ? allocate(n, sizeof(*specs)) : NULL;
     for (size_t i = 0; i < n && !c->bad; i++)
         if (specs)
             complete &= read_spec(c, &specs[i]);
@@ -146,15 +143,11 @@ struct facts {
 
 static void read_flags(struct cursor *c, struct command *command, struct facts *facts) {
     for (size_t n = next_array(c); n > 0 && !c->bad; n--) {
-        struct word flag = next_word(c);
-        if (word_is(flag, "write"))
-            command->flags |= COMMAND_WRITE;
-        else if (word_is(flag, "readonly"))
-            command->flags |= COMMAND_READONLY;
-        else if (word_is(flag, "admin"))
-            command->flags |= COMMAND_ADMIN;
-        else if (word_is(flag, "movablekeys"))
-            command->flags |= COMMAND_MOVABLE_KEYS;
+        struct resp_item flag = next_word(c);
+        command->flags |= word_is(flag, "write") ? COMMAND_WRITE : 0;
+        command->flags |= word_is(flag, "readonly") ? COMMAND_READONLY : 0;
+        command->flags |= word_is(flag, "admin") ? COMMAND_ADMIN : 0;
+        command->flags |= word_is(flag, "movablekeys") ? COMMAND_MOVABLE_KEYS : 0;
         facts->blocking |= word_is(flag, "blocking");
         facts->pubsub |= word_is(flag, "pubsub");
         facts->noscript |= word_is(flag, "noscript");
@@ -162,24 +155,21 @@ static void read_flags(struct cursor *c, struct command *command, struct facts *
 }
 
 static void read_tips(struct cursor *c, struct command_info *info, struct facts *facts) {
-    static const struct {
-        const char *tip;
-        enum command_response response;
-    } responses[] = {
-        {"response_policy:all_succeeded", RESPONSE_ALL_SUCCEEDED},
-        {"response_policy:one_succeeded", RESPONSE_ONE_SUCCEEDED},
-        {"response_policy:agg_sum", RESPONSE_SUM},
-        {"response_policy:agg_min", RESPONSE_MIN},
-        {"response_policy:agg_max", RESPONSE_MAX},
-        {"response_policy:agg_logical_and", RESPONSE_AND},
-        {"response_policy:agg_logical_or", RESPONSE_OR},
+    static const char *const responses[] = {
+        [RESPONSE_ALL_SUCCEEDED] = "response_policy:all_succeeded",
+        [RESPONSE_ONE_SUCCEEDED] = "response_policy:one_succeeded",
+        [RESPONSE_SUM] = "response_policy:agg_sum",
+        [RESPONSE_MIN] = "response_policy:agg_min",
+        [RESPONSE_MAX] = "response_policy:agg_max",
+        [RESPONSE_AND] = "response_policy:agg_logical_and",
+        [RESPONSE_OR] = "response_policy:agg_logical_or",
     };
     for (size_t n = next_array(c); n > 0 && !c->bad; n--) {
-        struct word tip = next_word(c);
+        struct resp_item tip = next_word(c);
         facts->everywhere |= word_is(tip, "request_policy:all_shards") || word_is(tip, "request_policy:all_nodes");
-        for (size_t i = 0; i < sizeof(responses) / sizeof(responses[0]); i++)
-            if (word_is(tip, responses[i].tip))
-                info->response = responses[i].response;
+        for (unsigned i = RESPONSE_ALL_SUCCEEDED; i <= RESPONSE_OR; i++)
+            if (word_is(tip, responses[i]))
+                info->response = (enum command_response)i;
     }
 }
 
@@ -189,9 +179,7 @@ static void read_subs(struct cursor *c, struct command_info *info) {
     size_t n = next_array(c);
     if (n == 0 || n > SUBS_MAX)
         return;
-    info->subs = calloc(n, sizeof(*info->subs));
-    if (!info->subs)
-        abort();
+    info->subs = allocate(n, sizeof(*info->subs));
     for (; n > 0 && !c->bad; n--)
         if (read_info(c, &info->subs[info->sub_count++], true))
             c->bad |= strchr(info->subs[info->sub_count - 1].command.name, '|') == NULL;
@@ -205,16 +193,12 @@ static bool read_info(struct cursor *c, struct command_info *info, bool nested) 
     size_t n = next_array(c);
     if (n < 6)
         c->bad = true;
-    struct word name = next_word(c);
+    struct resp_item name = next_word(c);
     if (name.len == 0 || name.len > NAME_MAX_LEN)
         c->bad = true;
     if (c->bad)
         return false;
-    char *copy = calloc(1, name.len + 1);
-    if (!copy)
-        abort();
-    memcpy(copy, name.text, name.len);
-    command->name = copy;
+    command->name = memcpy(allocate(1, name.len + 1), name.str, name.len);
     command->arity = (int16_t)next_int(c);
     read_flags(c, command, &facts);
     command->first = (int16_t)next_int(c);
@@ -256,9 +240,7 @@ static void info_clear(struct command_info *info) {
 
 struct command_info *command_info_read(const char *p, const char *end) {
     struct cursor c = {p, end, false};
-    struct command_info *info = calloc(1, sizeof(*info));
-    if (!info)
-        abort();
+    struct command_info *info = allocate(1, sizeof(*info));
     if (read_info(&c, info, false))
         return info;
     command_info_free(info);

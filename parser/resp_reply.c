@@ -106,12 +106,7 @@ static bool length_done(struct resp_reply *r) {
 /* Takes as much of the text of a line as has come. */
 static const char *line_bytes(struct resp_reply *r, const char *p, const char *end) {
     invariant(r->state == STATE_LINE || r->state == STATE_LINE_LF, "state %d", r->state);
-    if (r->state == STATE_LINE_LF && *p == '\n') {
-        r->state = STATE_TYPE;
-        r->pending--;
-        return p + 1;
-    }
-    const char *behind = line_end(p, end);
+    const char *behind = r->state == STATE_LINE_LF && *p == '\n' ? p + 1 : line_end(p, end);
     if (!behind) {
         r->state = end[-1] == '\r' ? STATE_LINE_LF : STATE_LINE;
         return end;
@@ -293,74 +288,49 @@ enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t 
 
 /* ---- a reply that is complete in memory, element by element; the caller counts the elements -------- */
 
-/* Reads the text from p up to CR LF. Returns the byte after CR LF, or NULL. */
-static const char *read_line(const char *p, const char *end, struct resp_item *item) {
-    const char *behind = line_end(p, end);
-    item->str = p;
-    if (behind)
-        item->len = (size_t)(behind - p) - 2;
-    return behind;
-}
-
-/* A length line; its number goes to *n, and "-1" makes the item null where the type has nulls. */
-static const char *read_length(const char *p, const char *end, struct resp_item *item, int64_t *n) {
-    p = read_line(p, end, item);
-    if (!p || !resp_integer(item->str, item->len, n))
-        return NULL;
-    item->null = *n == -1 && (item->type == '$' || item->type == '*');
-    item->len = 0;
-    return *n >= 0 || item->null ? p : NULL;
-}
-
+/* Reads the element of type item->type whose first line begins at p. Returns the byte after it, or NULL. */
 static const char *read_item(const char *p, const char *end, struct resp_item *item) {
+    const enum kind kind = kinds[(unsigned char)item->type];
+    const char *behind = line_end(p, end);
     int64_t n;
+    if (!behind || kind == KIND_UNKNOWN)
+        return NULL;
+    item->len = (size_t)(behind - p) - 2;
     switch (item->type) {
     case '+':
     case '-':
     case ',':
     case '(':
-        return read_line(p, end, item);
+        return behind;
     case ':':
-        p = read_line(p, end, item);
-        return p && resp_integer(item->str, item->len, &item->num) ? p : NULL;
+        return resp_integer(p, item->len, &item->num) ? behind : NULL;
     case '#':
-        p = read_line(p, end, item);
-        if (!p || item->len != 1 || (*item->str != 't' && *item->str != 'f'))
-            return NULL;
-        item->num = *item->str == 't';
-        return p;
+        item->num = *p == 't';
+        return item->len == 1 && (*p == 't' || *p == 'f') ? behind : NULL;
     case '_':
         item->null = true;
-        p = read_line(p, end, item);
-        return p && item->len == 0 ? p : NULL;
-    case '$':
-    case '!':
-    case '=':
-        p = read_length(p, end, item, &n);
-        if (!p || item->null)
-            return p;
-        if (n > end - p || end - p - n < 2 || p[n] != '\r' || p[n + 1] != '\n')
-            return NULL;
-        item->str = p;
-        item->len = (size_t)n;
-        invariant(n >= 0, "a blob has %lld bytes", (long long)n);
-        return p + n + 2;
-    case '*':
-    case '~':
-    case '>':
-    case '%':
-    case '|':
-        p = read_length(p, end, item, &n);
-        if (!p || item->null)
-            return p;
-        bool pairs = item->type == '%' || item->type == '|';
-        if (pairs && n > INT64_MAX / 2)
-            return NULL;
-        item->num = pairs ? 2 * n : n;
-        return p;
+        return item->len == 0 ? behind : NULL;
     default:
-        return NULL;
+        break;
     }
+    if (!resp_integer(p, item->len, &n))
+        return NULL;
+    item->len = 0;
+    item->null = n == -1 && (kind == KIND_BULK || kind == KIND_ARRAY);
+    if (n < 0)
+        return item->null ? behind : NULL;
+    if (kind == KIND_BULK || kind == KIND_BLOB) {
+        if (n > end - behind - 2 || !resp_is_crlf(behind + n))
+            return NULL;
+        item->str = behind;
+        item->len = (size_t)n;
+        return behind + n + 2;
+    }
+    bool pairs = kind == KIND_MAP || kind == KIND_ATTRIBUTE;
+    if (pairs && n > INT64_MAX / 2)
+        return NULL;
+    item->num = pairs ? 2 * n : n;
+    return behind;
 }
 
 bool resp_item_read(const char **p, const char *end, struct resp_item *item) {

@@ -59,22 +59,12 @@ bool resp_integer(const char *s, size_t len, int64_t *value) {
     if (s == end || *s < '1' || *s > '9')
         return false;
     enum { SAFE_DIGITS = 18 }; /* 18 digits can't overflow */
-    uint64_t sum = 0;
-    if (end - s <= SAFE_DIGITS) {
-        for (; s < end; s++) {
-            unsigned digit = (unsigned char)*s - (unsigned)'0';
-            if (digit > 9)
-                return false;
-            sum = sum * 10 + digit;
-        }
-        *value = negative ? -(int64_t)sum : (int64_t)sum;
-        return true;
-    }
+    bool safe = end - s <= SAFE_DIGITS;
     uint64_t limit = negative ? (uint64_t)INT64_MAX + 1 : (uint64_t)INT64_MAX;
     uint64_t n = 0;
     for (; s < end; s++) {
         unsigned digit = (unsigned char)*s - (unsigned)'0';
-        if (digit > 9 || n > (limit - digit) / 10)
+        if (digit > 9 || (!safe && n > (limit - digit) / 10))
             return false;
         n = n * 10 + digit;
     }

@@ -70,16 +70,6 @@ static inline void pad(const unsigned char *p, size_t len, unsigned char out[8])
     }
 }
 
-uint16_t slot_crc16(const char *data, size_t len) {
-    const unsigned char *p = (const unsigned char *)data, *end = p + len;
-    unsigned char first[8];
-    pad(p, len % 8, first);
-    unsigned crc = crc_eight(0, first);
-    for (p += len % 8; p < end; p += 8)
-        crc = crc_eight(crc, p);
-    return (uint16_t)crc;
-}
-
 /* Has one of the eight top bits set if one of the eight bytes is a '{'. May also have one set if none is: the caller
  * checks. */
 static inline uint64_t brace_bits(const unsigned char *p) {
@@ -87,6 +77,29 @@ static inline uint64_t brace_bits(const unsigned char *p) {
     memcpy(&word, p, sizeof word);
     word ^= 0x7b7b7b7b7b7b7b7bu;
     return (word - 0x0101010101010101u) & ~word;
+}
+
+/* The CRC; the brace bits of all words, where `braces` is not NULL, are added to it. */
+static inline __attribute__((always_inline)) unsigned crc_of(const char *data, size_t len, uint64_t *braces) {
+    const unsigned char *p = (const unsigned char *)data, *end = p + len;
+    unsigned char first[8];
+    unsigned crc = 0;
+    if (len % 8) {
+        pad(p, len % 8, first);
+        if (braces)
+            *braces = brace_bits(first);
+        crc = crc_eight(0, first);
+    }
+    for (p += len % 8; p < end; p += 8) {
+        if (braces)
+            *braces |= brace_bits(p);
+        crc = crc_eight(crc, p);
+    }
+    return crc;
+}
+
+uint16_t slot_crc16(const char *data, size_t len) {
+    return (uint16_t)crc_of(data, len, NULL);
 }
 
 static __attribute__((noinline)) uint16_t slot_of_tagged_key(const char *key, size_t len) {
@@ -103,19 +116,8 @@ static __attribute__((noinline)) uint16_t slot_of_tagged_key(const char *key, si
 }
 
 uint16_t slot_of_key(const char *key, size_t len) {
-    const unsigned char *p = (const unsigned char *)key, *end = p + len;
-    unsigned char first[8];
-    unsigned crc = 0;
     uint64_t braces = 0;
-    if (len % 8) {
-        pad(p, len % 8, first);
-        braces = brace_bits(first);
-        crc = crc_eight(0, first);
-    }
-    for (p += len % 8; p < end; p += 8) {
-        braces |= brace_bits(p);
-        crc = crc_eight(crc, p);
-    }
+    unsigned crc = crc_of(key, len, &braces);
     if (braces & 0x8080808080808080u)
         return slot_of_tagged_key(key, len);
     return (uint16_t)(crc % SLOT_COUNT);

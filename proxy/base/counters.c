@@ -1,27 +1,23 @@
 /* The tables of counters and durations as data, and their sums. */
 #include "proxy/base/counters.h"
 
+#include "proxy/base/memory.h"
+
 #define COUNTER_ROW(name, type, family, label, value, help)                                                            \
     {#name, type, family, label, value, help, offsetof(struct counter_sums, name)},
-
-#define TABLE(name, rows) const struct metric_table name = {rows, sizeof(rows) / sizeof(rows[0])}
-static const struct metric_row client_rows[] = {CLIENT_COUNTERS(COUNTER_ROW)};
-static const struct metric_row upstream_rows[] = {UPSTREAM_COUNTERS(COUNTER_ROW)};
-static const struct metric_row request_rows[] = {REQUEST_COUNTERS(COUNTER_ROW)};
-static const struct metric_row wait_rows[] = {WAIT_COUNTERS(COUNTER_ROW)};
-static const struct metric_row permit_rows[] = {PERMIT_COUNTERS(COUNTER_ROW)};
-static const struct metric_row quorum_rows[] = {QUORUM_COUNTERS(COUNTER_ROW)};
 #define DURATION_ROW(name, family, label, value, help)                                                                 \
     {#name, "histogram", family, label, value, help, offsetof(struct durations, name)},
-static const struct metric_row duration_rows[] = {DURATION_TABLE(DURATION_ROW)};
+#define TABLE(name, TABLE_ROWS, ROW)                                                                                   \
+    static const struct metric_row name##_rows[] = {TABLE_ROWS(ROW)};                                                  \
+    const struct metric_table name = {name##_rows, ARRAY_SIZE(name##_rows)}
 
-TABLE(client_counters, client_rows);
-TABLE(upstream_counters, upstream_rows);
-TABLE(request_counters, request_rows);
-TABLE(wait_counters, wait_rows);
-TABLE(permit_counters, permit_rows);
-TABLE(quorum_counters, quorum_rows);
-TABLE(duration_histograms, duration_rows);
+TABLE(client_counters, CLIENT_COUNTERS, COUNTER_ROW);
+TABLE(upstream_counters, UPSTREAM_COUNTERS, COUNTER_ROW);
+TABLE(request_counters, REQUEST_COUNTERS, COUNTER_ROW);
+TABLE(wait_counters, WAIT_COUNTERS, COUNTER_ROW);
+TABLE(permit_counters, PERMIT_COUNTERS, COUNTER_ROW);
+TABLE(quorum_counters, QUORUM_COUNTERS, COUNTER_ROW);
+TABLE(duration_histograms, DURATION_TABLE, DURATION_ROW);
 
 void counters_sum(struct counter_sums *sums, const struct counters *c) {
 #define COUNTER_SUM(name, ...) sums->name += counter_read(&c->name);

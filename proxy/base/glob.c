@@ -65,66 +65,31 @@ static inline bool take_steps(const char *p, const char *end, size_t *steps) {
     return true;
 }
 
-static inline __attribute__((always_inline)) bool match(const char *pattern, size_t pattern_len, const char *text,
-                                                        size_t len, size_t *steps) {
-    if (len == 0)
-        return pattern_len == 0 || (pattern_len == 1 && pattern[0] == '*');
-
-    const char *p = pattern, *pattern_end = pattern + pattern_len;
-    const char *t = text, *text_end = text + len;
+/* Returns the number of stars, -1: no match. `steps` and `pieces` may be NULL. */
+static inline __attribute__((always_inline)) int match(const char *p, size_t pattern_len, const char *t, size_t len,
+                                                       size_t *steps, struct glob_piece *pieces, int max) {
+    const char *pattern_end = p + pattern_len, *text_end = t + len;
     const char *star = NULL, *star_text = NULL; /* after the last star; where the elements after it were last tried */
-    while (t < text_end) {
-        if (steps && !take_steps(p, pattern_end, steps))
-            return false;
-        if (p < pattern_end && *p == '*') {
-            star = ++p;
-            star_text = t;
-            if (star == pattern_end)
-                return true;
-            continue;
-        }
-        const char *next = p < pattern_end ? element_match(p, pattern_end, *t) : NULL;
-        if (next) {
-            p = next;
-            t++;
-        } else if (star) {
-            p = star;
-            t = ++star_text;
-        } else {
-            return false;
-        }
-    }
-    while (p < pattern_end && *p == '*')
-        p++;
-    return p == pattern_end;
-}
-
-bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_t len) {
-    return match(pattern, pattern_len, text, len, NULL);
-}
-
-bool glob_match_within(const char *pattern, size_t pattern_len, const char *text, size_t len, size_t *steps) {
-    return match(pattern, pattern_len, text, len, steps);
-}
-
-int glob_pieces(const char *pattern, size_t pattern_len, const char *text, size_t len, struct glob_piece *pieces,
-                int max) {
-    const char *p = pattern, *pattern_end = pattern + pattern_len;
-    const char *t = text, *text_end = text + len, *star = NULL;
     int stars = 0;
     for (;;) {
-        if (p < pattern_end && *p == '*') {
-            if (stars == max)
+        bool at_star = p < pattern_end && *p == '*';
+        if (t == text_end && !at_star)
+            return p == pattern_end ? stars : -1;
+        if (steps && t < text_end && !take_steps(p, pattern_end, steps))
+            return -1;
+        if (at_star) {
+            if (pieces && stars == max)
                 return -1;
             star = ++p;
-            pieces[stars++] = (struct glob_piece){t, star == pattern_end ? (size_t)(text_end - t) : 0};
+            star_text = t;
+            if (pieces)
+                pieces[stars] = (struct glob_piece){t, star == pattern_end ? (size_t)(text_end - t) : 0};
+            stars++;
             if (star == pattern_end)
                 return stars;
             continue;
         }
-        if (p == pattern_end && t == text_end)
-            return stars;
-        const char *next = p < pattern_end && t < text_end ? element_match(p, pattern_end, *t) : NULL;
+        const char *next = p < pattern_end ? element_match(p, pattern_end, *t) : NULL;
         if (next) {
             p = next;
             t++;
@@ -132,11 +97,26 @@ int glob_pieces(const char *pattern, size_t pattern_len, const char *text, size_
         }
         if (!star) /* no star could take one more byte */
             return -1;
-        struct glob_piece *last = &pieces[stars - 1];
-        invariant(stars > 0 && stars <= max, "%d stars of %d", stars, max);
-        t = last->text + ++last->len;
-        if (t > text_end)
-            return -1;
         p = star;
+        t = ++star_text;
+        if (pieces && invariant(stars > 0 && stars <= max, "%d stars of %d", stars, max))
+            pieces[stars - 1].len++;
     }
+}
+
+bool glob_match_within(const char *pattern, size_t pattern_len, const char *text, size_t len, size_t *steps) {
+    if (len == 0)
+        return pattern_len == 0 || (pattern_len == 1 && pattern[0] == '*');
+    return match(pattern, pattern_len, text, len, steps, NULL, 0) >= 0;
+}
+
+bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_t len) {
+    if (len == 0)
+        return glob_match_within(pattern, pattern_len, text, len, NULL);
+    return match(pattern, pattern_len, text, len, NULL, NULL, 0) >= 0;
+}
+
+int glob_pieces(const char *pattern, size_t pattern_len, const char *text, size_t len, struct glob_piece *pieces,
+                int max) {
+    return match(pattern, pattern_len, text, len, NULL, pieces, max);
 }

@@ -28,16 +28,15 @@ void chunk_pool_shrink(struct chunk_pool *pool) {
     invariant(pool->free_least <= pool->free_count, "%zu were free at least, %zu are", pool->free_least,
               pool->free_count);
     for (; pool->free_least > 0; pool->free_least--) {
-        chunk_free(LIST_ENTRY(list_shift(&pool->free), struct chunk, link));
+        chunk_free(LIST_SHIFT(&pool->free, struct chunk, link));
         pool->free_count--;
     }
     pool->free_least = pool->free_count;
 }
 
 void chunk_pool_clear(struct chunk_pool *pool) {
-    struct list_node *n;
-    while ((n = list_shift(&pool->free)))
-        chunk_free(LIST_ENTRY(n, struct chunk, link));
+    for (struct chunk *c; (c = LIST_SHIFT(&pool->free, struct chunk, link));)
+        chunk_free(c);
     pool->free_count = pool->free_least = 0;
 }
 
@@ -69,9 +68,8 @@ void iobuf_init(struct iobuf *b, struct chunk_pool *pool) {
 }
 
 void iobuf_clear(struct iobuf *b) {
-    struct list_node *n;
-    while ((n = list_first(&b->chunks)))
-        chunk_unlink(LIST_ENTRY(n, struct chunk, link));
+    for (struct chunk *c; (c = LIST_FIRST(&b->chunks, struct chunk, link));)
+        chunk_unlink(c);
     b->unsent = 0;
 }
 
@@ -110,24 +108,11 @@ struct chunk *iobuf_make_room(struct iobuf *b, size_t len) {
     return iobuf_extend(b, len);
 }
 
-void iobuf_secret(struct iobuf *b) {
-    struct chunk *c = iobuf_room(b, 0);
-    invariant(c, "no byte is there that could be secret");
-    c->secret = true;
-}
-
-char *iobuf_reserve(struct iobuf *b, size_t len) {
-    struct chunk *c = iobuf_room(b, len);
-    if (!c)
-        c = iobuf_make_room(b, len);
-    return c->data + c->used;
-}
-
-void iobuf_commit(struct iobuf *b, size_t len) {
-    struct chunk *c = iobuf_room(b, 0);
-    invariant(c && len <= c->cap - c->used, "%zu bytes were reserved", len);
-    c->used += len;
-    b->unsent += len;
+void iobuf_append_secret(struct iobuf *b, const void *data, size_t len) {
+    struct chunk *holder;
+    (void)iobuf_append_held(b, data, len, &holder);
+    holder->secret = true;
+    chunk_release(holder);
 }
 
 void iobuf_append_spread(struct iobuf *b, const char *p, size_t len) {
@@ -153,10 +138,9 @@ size_t iobuf_peek(const struct iobuf *b, char *copy, size_t max, const char **at
         return len < max ? len : max;
     }
     len = 0;
-    LIST_FOREACH(it, &b->chunks) {
-        c = LIST_ENTRY(it, struct chunk, link);
-        size_t n = c->used - c->sent < max - len ? c->used - c->sent : max - len;
-        memcpy(copy + len, c->data + c->sent, n);
+    LIST_EACH(it, &b->chunks, const struct chunk, link) {
+        size_t n = it->used - it->sent < max - len ? it->used - it->sent : max - len;
+        memcpy(copy + len, it->data + it->sent, n);
         len += n;
         if (len == max)
             break;
@@ -186,8 +170,7 @@ ssize_t iobuf_write(struct iobuf *b, int fd) {
         struct iovec iov[IOBUF_IOV];
         int n = 0;
         size_t want = 0;
-        LIST_FOREACH(it, &b->chunks) {
-            struct chunk *c = LIST_ENTRY(it, struct chunk, link);
+        LIST_EACH(c, &b->chunks, struct chunk, link) {
             if (n == IOBUF_IOV)
                 break;
             iov[n].iov_base = c->data + c->sent;

@@ -69,8 +69,6 @@ static inline struct chunk *iobuf_room(const struct iobuf *b, size_t len) {
 
 /* A chunk at the end with room for `len` bytes, created if needed: bytes appended to it are contiguous. */
 struct chunk *iobuf_make_room(struct iobuf *b, size_t len);
-/* Marks the bytes appended last as secret: see chunk. */
-void iobuf_secret(struct iobuf *b);
 void iobuf_append_spread(struct iobuf *b, const char *data, size_t len);
 
 /* Copies without a call of memcpy if there are four to eight bytes, as in most replies (+OK, :1). If len is 0, `from`
@@ -100,10 +98,8 @@ static inline void iobuf_append(struct iobuf *b, const void *data, size_t len) {
     b->unsent += len;
 }
 
-/* Makes room for `len` contiguous bytes at the tail. The caller fills it and calls iobuf_commit with the number of
- * bytes written, at most `len`. */
-char *iobuf_reserve(struct iobuf *b, size_t len);
-void iobuf_commit(struct iobuf *b, size_t len);
+/* Appends a password, contiguously: see chunk. */
+void iobuf_append_secret(struct iobuf *b, const void *data, size_t len);
 
 /* Appends bytes contiguously and returns where they are. *holder is a reference to their chunk; the caller gives it
  * back with chunk_release. */

@@ -121,19 +121,9 @@ static char *escape_text(char *out, const char *message, size_t len) {
     return out;
 }
 
-/* The content of a line. */
-struct said {
-    enum log_level level;
-    const char *message;
-    size_t len;
-    const struct log_field *fields;
-    size_t count;
-};
-
-static char *put_fields(char *p, const struct said *said) {
+static char *put_fields(char *p, const struct log_field *fields, size_t count) {
     size_t room = LOG_TEXTS_MAX;
-    for (size_t i = 0; i < said->count && i < LOG_FIELDS_MAX; i++) {
-        const struct log_field *f = &said->fields[i];
+    for (const struct log_field *f = fields; f < fields + count && f < fields + LOG_FIELDS_MAX; f++) {
         size_t len = f->len < room ? f->len : room;
         if (!f->text) {
             p += sprintf(p, ",\"%s\":%lld", f->name, f->number);
@@ -147,7 +137,9 @@ static char *put_fields(char *p, const struct said *said) {
     return p;
 }
 
-static size_t format_line(char *line, const struct said *said) {
+/* Writes a line; returns its length. */
+static size_t format_line(char *line, enum log_level level, const char *message, size_t len,
+                          const struct log_field *fields, size_t count) {
     static const char *const NAMES[] = {"debug", "verbose", "notice", "warning"};
     bool json = atomic_load_explicit(&log_json, memory_order_relaxed);
     struct timespec now;
@@ -159,14 +151,14 @@ static size_t format_line(char *line, const struct said *said) {
     strftime(date, sizeof(date), json ? "%Y-%m-%dT%H:%M:%S" : "%d %b %Y %H:%M:%S", &tm);
     if (json) {
         p += sprintf(p, "{\"time\":\"%s.%03dZ\",\"pid\":%d,\"role\":\"proxy\",\"level\":\"%s\",\"message\":\"", date,
-                     ms, pid, NAMES[said->level]);
-        p = json_escape(p, said->message, said->len);
+                     ms, pid, NAMES[level]);
+        p = json_escape(p, message, len);
         *p++ = '"';
-        p = put_fields(p, said);
+        p = put_fields(p, fields, count);
         *p++ = '}';
     } else {
-        p += sprintf(p, "%d:P %s.%03d %c ", pid, date, ms, ".-*#"[said->level]);
-        p = escape_text(p, said->message, said->len);
+        p += sprintf(p, "%d:P %s.%03d %c ", pid, date, ms, ".-*#"[level]);
+        p = escape_text(p, message, len);
     }
     *p++ = '\n';
     return (size_t)(p - line);
@@ -207,8 +199,7 @@ static void put_lost(void) {
     if (log_lost == 0)
         return;
     int n = snprintf(message, sizeof(message), "%lu log lines were lost: the reader was too slow", log_lost);
-    struct said said = {.level = LOG_LEVEL_WARNING, .message = message, .len = (size_t)n};
-    if (put_line(line, format_line(line, &said)))
+    if (put_line(line, format_line(line, LOG_LEVEL_WARNING, message, (size_t)n, NULL, 0)))
         log_lost = 0;
 }
 
@@ -223,13 +214,12 @@ void log_write_fields(enum log_level level, const struct log_field *fields, size
     va_end(args);
     if (n < 0)
         n = 0;
-    if ((size_t)n >= sizeof(message)) {
+    if (n >= LOG_MESSAGE_MAX) {
         n = sizeof(message) - 1;
         memcpy(message + n - 3, "...", 3);
     }
-    struct said said = {.level = level, .message = message, .len = (size_t)n, .fields = fields, .count = count};
     char line[(LOG_MESSAGE_MAX + LOG_TEXTS_MAX) * JSON_ESCAPED_MAX + LOG_FRAME_MAX + LOG_FIELDS_MAX * LOG_FIELD_FRAME];
-    size_t len = format_line(line, &said);
+    size_t len = format_line(line, level, message, (size_t)n, fields, count);
     pthread_mutex_lock(&log_lock);
     put_lost();
     if (log_lost > 0 || !put_line(line, len))

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -56,14 +57,11 @@ static bool same_bits(const unsigned char *a, const unsigned char *b, unsigned b
 
 /* Reads the bits of a prefix, up to `most`. */
 static bool read_bits(const char *text, unsigned most, unsigned *bits) {
-    *bits = 0;
     size_t len = strlen(text);
-    for (const char *p = text; *p; p++) {
-        if (*p < '0' || *p > '9' || len > 3)
-            return false;
-        *bits = *bits * 10 + (unsigned)(*p - '0');
-    }
-    return len > 0 && *bits <= most;
+    if (len == 0 || len > 3 || strspn(text, "0123456789") != len)
+        return false;
+    *bits = (unsigned)strtoul(text, NULL, 10);
+    return *bits <= most;
 }
 
 /* Whether no bit is set after the prefix. */
@@ -91,8 +89,7 @@ bool networks_add(struct networks *n, const char *word) {
             !is_prefix(&net, width))
             return false;
     }
-    n->list = memory_realloc(n->list, (n->count + 1) * sizeof(*n->list));
-    n->list[n->count++] = net;
+    *ARRAY_ADD(n->list, n->count) = net;
     return true;
 }
 

@@ -1,11 +1,11 @@
 #include "proxy/base/slowlog.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "proxy/base/list.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 #include "proxy/base/text.h"
 
 struct slow_entry {
@@ -31,7 +31,7 @@ struct slowlog *slowlog_new(void) {
 /* Forgets the oldest entries beyond `max`. */
 static void trim(struct slowlog *log, size_t max) {
     for (; log->len > max; log->len--)
-        memory_free(LIST_ENTRY(list_shift(&log->entries), struct slow_entry, link));
+        memory_free(LIST_SHIFT(&log->entries, struct slow_entry, link));
 }
 
 void slowlog_free(struct slowlog *log) {
@@ -59,32 +59,27 @@ void slowlog_add(struct slowlog *log, const struct slow_request *r, size_t max) 
     e->request.name = copy(&at, r->name);
     e->request.node = copy(&at, r->node);
     list_init(&e->link);
-    pthread_mutex_lock(&log->mutex);
+    MUTEX_GUARD(&log->mutex);
     e->request.id = log->ids++;
     list_append(&log->entries, &e->link);
     log->len++;
     trim(log, max);
-    pthread_mutex_unlock(&log->mutex);
 }
 
 void slowlog_each(struct slowlog *log, size_t max, void (*fn)(void *arg, const struct slow_request *r), void *arg) {
-    pthread_mutex_lock(&log->mutex);
+    MUTEX_GUARD(&log->mutex);
     for (struct list_node *n = log->entries.prev; n != &log->entries && max > 0; n = n->prev, max--)
         fn(arg, &LIST_ENTRY(n, struct slow_entry, link)->request);
-    pthread_mutex_unlock(&log->mutex);
 }
 
 size_t slowlog_len(struct slowlog *log) {
-    pthread_mutex_lock(&log->mutex);
-    size_t len = log->len;
-    pthread_mutex_unlock(&log->mutex);
-    return len;
+    MUTEX_GUARD(&log->mutex);
+    return log->len;
 }
 
 void slowlog_reset(struct slowlog *log) {
-    pthread_mutex_lock(&log->mutex);
+    MUTEX_GUARD(&log->mutex);
     trim(log, 0);
-    pthread_mutex_unlock(&log->mutex);
 }
 
 /* ---- histograms by name ----------------------------------------------------------------------------- */
@@ -99,8 +94,10 @@ struct row {
 
 struct latency {
     pthread_mutex_t mutex;
-    struct row *rows[LATENCY_KINDS];
-    size_t counts[LATENCY_KINDS];
+    struct {
+        struct row *rows;
+        size_t count;
+    } of[LATENCY_KINDS];
 };
 
 static const size_t ROWS_MAX[LATENCY_KINDS] = {COMMANDS_MAX, CLIENTS_MAX};
@@ -120,40 +117,34 @@ void latency_free(struct latency *l) {
 /* The row of a name, made if there is none. */
 static struct row *row_of(struct latency *l, enum latency_kind kind, const char *name) {
     uint32_t hash = text_hash(name, strlen(name));
-    struct row *rows = l->rows[kind];
-    size_t count = l->counts[kind];
+    struct row *rows = l->of[kind].rows;
+    size_t count = l->of[kind].count;
     for (size_t i = 0; i < count; i++)
         if (rows[i].hash == hash && strncmp(rows[i].name, name, LATENCY_NAME_SIZE - 1) == 0)
             return &rows[i];
     if (count > ROWS_MAX[kind])
         return &rows[ROWS_MAX[kind]];
-    rows = l->rows[kind] = memory_realloc(rows, (count + 1) * sizeof(*rows));
-    rows[count] = (struct row){.hash = hash};
-    snprintf(rows[count].name, LATENCY_NAME_SIZE, "%s", count < ROWS_MAX[kind] ? name : "(others)");
-    l->counts[kind]++;
-    return &rows[count];
+    struct row *row = ARRAY_ADD(l->of[kind].rows, l->of[kind].count);
+    *row = (struct row){.hash = hash};
+    snprintf(row->name, LATENCY_NAME_SIZE, "%s", count < ROWS_MAX[kind] ? name : "(others)");
+    return row;
 }
 
 void latency_note(struct latency *l, enum latency_kind kind, const char *name, int64_t us) {
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     histogram_note(&row_of(l, kind, name)->histogram, us);
-    pthread_mutex_unlock(&l->mutex);
 }
 
 void latency_each(struct latency *l, enum latency_kind kind,
                   void (*fn)(void *arg, const char *name, const struct histogram *h), void *arg) {
-    pthread_mutex_lock(&l->mutex);
-    for (size_t i = 0; i < l->counts[kind]; i++)
-        fn(arg, l->rows[kind][i].name, &l->rows[kind][i].histogram);
-    pthread_mutex_unlock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
+    for (size_t i = 0; i < l->of[kind].count; i++)
+        fn(arg, l->of[kind].rows[i].name, &l->of[kind].rows[i].histogram);
 }
 
 void latency_reset(struct latency *l) {
-    pthread_mutex_lock(&l->mutex);
-    for (size_t kind = 0; kind < LATENCY_KINDS; kind++) {
-        memory_free(l->rows[kind]);
-        l->rows[kind] = NULL;
-        l->counts[kind] = 0;
-    }
-    pthread_mutex_unlock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
+    for (size_t kind = 0; kind < LATENCY_KINDS; kind++)
+        memory_free(l->of[kind].rows);
+    memset(l->of, 0, sizeof(l->of));
 }

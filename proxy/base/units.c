@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "parser/invariant.h"
+#include "proxy/base/memory.h"
 
 struct unit {
     const char *name;
@@ -43,11 +44,11 @@ static bool units_parse(const char *text, int64_t bare, const struct unit *units
 }
 
 bool units_size(const char *text, int64_t *bytes) {
-    return units_parse(text, 1, SIZE_UNITS, sizeof(SIZE_UNITS) / sizeof(SIZE_UNITS[0]), bytes);
+    return units_parse(text, 1, SIZE_UNITS, ARRAY_SIZE(SIZE_UNITS), bytes);
 }
 
 bool units_time(const char *text, int64_t bare_ms, int64_t *ms) {
-    return units_parse(text, bare_ms, TIME_UNITS, sizeof(TIME_UNITS) / sizeof(TIME_UNITS[0]), ms);
+    return units_parse(text, bare_ms, TIME_UNITS, ARRAY_SIZE(TIME_UNITS), ms);
 }
 
 size_t units_time_text(int64_t ms, char *out, size_t size) {

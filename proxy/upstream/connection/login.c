@@ -295,9 +295,7 @@ static int login_append(struct upstream_conn *c, uint32_t login, bool before) {
         snprintf(c->u->error, sizeof(c->u->error), "%s", UNKNOWN);
         return -1;
     }
-    memcpy(iobuf_reserve(&c->handshake, len), text, len);
-    iobuf_commit(&c->handshake, len);
-    iobuf_secret(&c->handshake);
+    iobuf_append_secret(&c->handshake, text, len);
     explicit_bzero(text, len);
     memory_free(text);
     return 1;
