@@ -50,19 +50,18 @@ struct reader {
 /* ---- words --------------------------------------------------------------------------------- */
 
 void words_add(struct config_words *w, const char *text, size_t len) {
-    w->words = memory_realloc(w->words, (w->count + 1) * sizeof(char *));
-    w->words[w->count++] = memory_strndup(text, len);
+    *ARRAY_ADD(w->words, w->count) = memory_strndup(text, len);
 }
 
-void config_forget(char *text) {
+void config_forget(char *text, size_t len) {
     if (text)
-        explicit_bzero(text, strlen(text));
+        explicit_bzero(text, len);
     memory_free(text);
 }
 
 static void words_cut(struct config_words *w, size_t count) {
-    while (w->count > count)
-        config_forget(w->words[--w->count]);
+    for (; w->count > count; w->count--)
+        config_forget(w->words[w->count - 1], strlen(w->words[w->count - 1]));
 }
 
 void words_clear(struct config_words *w) {
@@ -75,48 +74,36 @@ void words_clear(struct config_words *w) {
  * other byte is that byte. '...' has only \'. A closing quote ends the word. */
 
 static int hex_digit(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
+    static const char DIGITS[] = "0123456789abcdef";
+    const char *at = c ? strchr(DIGITS, tolower((unsigned char)c)) : NULL;
+    return at ? (int)(at - DIGITS) : -1;
 }
 
 static bool is_blank(char c) {
     return isspace((unsigned char)c) != 0;
 }
 
-/* Reads one escape after a backslash inside "..."; returns how many bytes it took. */
-static size_t read_escape(const char *p, const char *end, char *out) {
-    if (*p == 'x' && end - p >= 3 && hex_digit(p[1]) >= 0 && hex_digit(p[2]) >= 0) {
-        *out = (char)(hex_digit(p[1]) * 16 + hex_digit(p[2]));
-        return 3;
-    }
+static char escaped(char c) {
     static const char NAMES[] = "nrtba", VALUES[] = "\n\r\t\b\a";
-    const char *at = memchr(NAMES, *p, sizeof(NAMES) - 1);
-    *out = at ? VALUES[at - NAMES] : *p;
-    return 1;
+    const char *at = memchr(NAMES, c, sizeof(NAMES) - 1);
+    return at ? VALUES[at - NAMES] : c;
 }
 
-/* Reads a quoted word after its opening quote into out. Returns its end after the closing quote. NULL if it is not
- * closed, or if no blank follows the closing quote. */
-static const char *read_quoted(const char *p, const char *end, char quote, char *out, size_t *len) {
+/* Reads the quoted part that begins at p into out. Returns its end after the closing quote. NULL if it is not closed,
+ * or if no blank follows the closing quote. */
+static const char *read_quoted(const char *p, const char *end, char *out, size_t *len) {
+    char quote = *p++;
     while (p < end && *p != quote) {
-        if (quote == '"' && *p == '\\' && end - p >= 2) {
-            p++;
-            p += read_escape(p, end, &out[(*len)++]);
-        } else if (quote == '\'' && *p == '\\' && end - p >= 2 && p[1] == '\'') {
-            out[(*len)++] = '\'';
-            p += 2;
+        bool escape = *p == '\\' && end - p >= 2 && (quote == '"' || p[1] == '\'');
+        if (escape && p[1] == 'x' && end - p >= 4 && hex_digit(p[2]) >= 0 && hex_digit(p[3]) >= 0) {
+            out[(*len)++] = (char)(hex_digit(p[2]) * 16 + hex_digit(p[3]));
+            p += 4;
         } else {
-            out[(*len)++] = *p++;
+            out[(*len)++] = escape ? escaped(p[1]) : *p;
+            p += escape ? 2 : 1;
         }
     }
-    if (p == end || (p + 1 < end && !is_blank(p[1])))
-        return NULL;
-    return p + 1;
+    return p == end || (p + 1 < end && !is_blank(p[1])) ? NULL : p + 1;
 }
 
 const char *words_split(struct config_words *w, const char *line, size_t len) {
@@ -132,7 +119,7 @@ const char *words_split(struct config_words *w, const char *line, size_t len) {
         size_t n = 0;
         while (p && p < end && !is_blank(*p)) {
             if (*p == '"' || *p == '\'') {
-                p = read_quoted(p + 1, end, *p, word, &n);
+                p = read_quoted(p, end, word, &n);
                 break;
             }
             word[n++] = *p++;
@@ -144,40 +131,24 @@ const char *words_split(struct config_words *w, const char *line, size_t len) {
         else
             words_add(w, word, n);
     }
-    explicit_bzero(word, len + 1);
-    memory_free(word);
+    config_forget(word, len + 1);
     if (wrong)
         words_cut(w, before);
     return wrong;
 }
 
-/* Appends one word; true if all of it fits. Leaves room for an ellipsis. */
-static bool show_append(const char *word, char *out, size_t size, size_t *n) {
-    for (; *word; word++) {
-        unsigned char c = (unsigned char)*word;
-        if (*n + sizeof("\\xff...") > size)
-            return false;
-        *n += (size_t)snprintf(out + *n, size - *n, c < 0x20 || c == 0x7f ? "\\x%02x" : "%c", c);
-    }
-    return true;
-}
-
-/* Writes the words on one line in readable form, shortened to fit. */
-static void words_show(const struct config_words *w, char *out, size_t size) {
-    size_t n = 0;
-    out[0] = '\0';
-    for (size_t i = 0; i < w->count; i++) {
-        if ((i > 0 && !show_append(" ", out, size, &n)) || !show_append(w->words[i], out, size, &n)) {
-            snprintf(out + n, size - n, "...");
-            return;
-        }
-    }
+void words_show(const struct config_words *w, struct text *out) {
+    for (size_t i = 0; i < w->count; i++)
+        text_printf(out, "%s%s", i ? " " : "", w->words[i]);
 }
 
 void words_show_word(const char *word, char *out, size_t size) {
-    char *one = (char *)word; /* only read */
-    struct config_words w = {.words = &one, .count = 1};
-    words_show(&w, out, size);
+    size_t n = 0;
+    for (; *word && n + sizeof("\\xff...") <= size; word++) {
+        unsigned char c = (unsigned char)*word;
+        n += (size_t)snprintf(out + n, size - n, c < 0x20 || c == 0x7f ? "\\x%02x" : "%c", c);
+    }
+    snprintf(out + n, size - n, "%s", *word ? "..." : "");
 }
 
 /* ---- errors -------------------------------------------------------------------------------- */
@@ -263,7 +234,10 @@ static bool fail_value(struct reader *r, const struct place *at, const char *nam
         return fail(r, at, d, "%s without a value: %s", shown_name, r->build.why);
     if (d->flags & SECRET)
         return fail(r, at, d, "%s: %s", shown_name, r->build.why);
-    words_show(values, shown, sizeof(shown));
+    struct text line = {0};
+    words_show(values, &line);
+    words_show_word(line.len > 0 ? line.data : "", shown, sizeof(shown));
+    text_clear(&line);
     return fail(r, at, d, "%s '%s': %s", shown_name, shown, r->build.why);
 }
 
@@ -300,12 +274,6 @@ static bool directive_take(struct reader *r, const struct place *at, const struc
 static char *stdin_text;
 static size_t stdin_len;
 
-/* Overwrites and frees a text, so that passwords don't stay in freed memory. */
-static void forget_text(char *text, size_t len) {
-    explicit_bzero(text, len);
-    memory_free(text);
-}
-
 /* Reads a descriptor to its end; NULL with errno, which is EFBIG if it is too long. */
 static char *read_all(int fd, size_t *len) {
     size_t cap = 4096;
@@ -315,7 +283,7 @@ static char *read_all(int fd, size_t *len) {
         if (*len == cap) {
             char *larger = memory_alloc(cap * 2);
             memcpy(larger, text, cap);
-            forget_text(text, cap);
+            config_forget(text, cap);
             text = larger;
             cap *= 2;
         }
@@ -412,7 +380,7 @@ static bool include_file(struct reader *r, const struct place *at, const char *p
     if (!text)
         return fail(r, at, NULL, "include '%s': expected a file that can be read: %s", shown, read_error(errno));
     bool done = text_take(r, path, at->depth + 1, text, len);
-    forget_text(text, len);
+    config_forget(text, len);
     return done;
 }
 
@@ -444,7 +412,7 @@ static bool file_read(struct reader *r, const char *path) {
     if (!text)
         return fail(r, &at, NULL, "expected a configuration file that can be read: %s", read_error(errno));
     bool done = text_take(r, at.file, 0, text, len);
-    forget_text(text, len);
+    config_forget(text, len);
     if (done && !from_stdin) {
         char *absolute = realpath(path, NULL);
         r->build.config->file = memory_strdup(absolute ? absolute : path);

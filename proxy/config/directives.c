@@ -47,8 +47,17 @@ static const char *const IDENTITIES[] = {"address", "user", "name", "port", NULL
 #define CHOICE(f, of, member, words, what) ONE(f, of, member, what), .names = (words)
 #define YES_NO(f, member)                  CHOICE(f, &VALUE_FLAG, member, NO_YES, "yes or no")
 #define A_FILE                             "one file name"
-#define A_COMMAND                          "one command, in quotes"
 #define A_PASSPHRASE                       "one passphrase"
+#define LOGIN(name, f, member, logs_in)                                                                                \
+    {{name "-user", "NAME", "\"\"", "the user name with which the proxy " logs_in},                                    \
+     TEXT(SECRET | (f), member.user, "one user name")},                                                                \
+        {{name "-password", "PASSWORD", "\"\"", "the password with which the proxy " logs_in},                         \
+         TEXT(SECRET | (f), member.password, "one password")},                                                         \
+        {{name "-password-file", "FILE", "\"\"", "a file with that password"}, TEXT(f, member.password_file, A_FILE)}, \
+    {                                                                                                                  \
+        {name "-password-command", "COMMAND", "\"\"", "a command of sh that prints that password"},                    \
+            TEXT(SECRET | (f), member.password_command, "one command, in quotes")                                      \
+    }
 
 static const struct directive TABLE[] = {
     {{"include", "FILE", "", "reads another file here; a relative path starts at the working directory, * ? [] work"},
@@ -150,27 +159,13 @@ static const struct directive TABLE[] = {
       "the Redis behind the proxy"},
      LISTED(RESTART, &VALUE_UPSTREAM, upstream,
             "embedded, standalone HOST:PORT, cluster HOST:PORT ... or sentinel NAME HOST:PORT ...")},
-    {{"upstream-user", "NAME", "\"\"", "the user name with which the proxy itself logs in"},
-     TEXT(SECRET | LIVE_LOGIN, upstream_login.user, "one user name")},
-    {{"upstream-password", "PASSWORD", "\"\"", "the password with which the proxy itself logs in"},
-     TEXT(SECRET | LIVE_LOGIN, upstream_login.password, "one password")},
-    {{"upstream-password-file", "FILE", "\"\"", "a file with that password"},
-     TEXT(LIVE_LOGIN, upstream_login.password_file, A_FILE)},
-    {{"upstream-password-command", "COMMAND", "\"\"", "a command of sh that prints that password"},
-     TEXT(SECRET | LIVE_LOGIN, upstream_login.password_command, A_COMMAND)},
+    LOGIN("upstream", LIVE_LOGIN, upstream_login, "itself logs in"),
     {{"upstream-password-refresh", "TIME", "5m", "how often these files are read, and commands run, again"},
      TIME(LIVE, upstream_password_refresh_ms, "a time from 1ms to 1d, like 5m")},
     {{"share-upstream-user", "yes|no|auto", "auto",
       "clients that have not logged in run as upstream-user; auto: if all clients are local, or with requirepass"},
      CHOICE(RESTART, &VALUE_CHOICE, share_upstream_user, NO_YES_AUTO, "yes, no or auto")},
-    {{"sentinel-user", "NAME", "\"\"", "the user name with which the proxy logs in to Sentinels"},
-     TEXT(SECRET | LIVE, sentinel_login.user, "one user name")},
-    {{"sentinel-password", "PASSWORD", "\"\"", "the password with which the proxy logs in to Sentinels"},
-     TEXT(SECRET | LIVE, sentinel_login.password, "one password")},
-    {{"sentinel-password-file", "FILE", "\"\"", "a file with that password"},
-     TEXT(LIVE, sentinel_login.password_file, A_FILE)},
-    {{"sentinel-password-command", "COMMAND", "\"\"", "a command of sh that prints that password"},
-     TEXT(SECRET | LIVE, sentinel_login.password_command, A_COMMAND)},
+    LOGIN("sentinel", LIVE, sentinel_login, "logs in to Sentinels"),
     {{"upstream-connections", "N", "1", "shared connections to each node, per thread"},
      NUMBER(RESTART, upstream_connections, 1, 64)},
     {{"max-pinned-connections", "N", "0",
@@ -229,14 +224,7 @@ static const struct directive TABLE[] = {
     {{"witness", "HOST:PORT ... | embedded", "\"\"",
       "Redis servers that remember the holders of locks under quorum yes: 1 to 5, without replicas"},
      WORDS(LIST | LIVE, &VALUE_WITNESS, witnesses, 1, 5, "1 to 5 addresses, HOST:PORT")},
-    {{"witness-user", "NAME", "\"\"", "the user name with which the proxy logs in to witnesses"},
-     TEXT(SECRET | LIVE, witness_login.user, "one user name")},
-    {{"witness-password", "PASSWORD", "\"\"", "the password with which the proxy logs in to witnesses"},
-     TEXT(SECRET | LIVE, witness_login.password, "one password")},
-    {{"witness-password-file", "FILE", "\"\"", "a file with that password"},
-     TEXT(LIVE, witness_login.password_file, A_FILE)},
-    {{"witness-password-command", "COMMAND", "\"\"", "a command of sh that prints that password"},
-     TEXT(SECRET | LIVE, witness_login.password_command, A_COMMAND)},
+    LOGIN("witness", LIVE, witness_login, "logs in to witnesses"),
     {{"witness-tls", "yes|no", "no", "connections to witnesses use TLS, with the files of upstream-tls-*"},
      YES_NO(RESTART, witness_tls)},
     {{"witness-timeout", "TIME", "500ms", "how long witnesses are waited for; at most a quarter of the lease"},
@@ -290,36 +278,25 @@ size_t directive_index(const struct directive *d) {
     return d == &TLS_OTHER ? TABLE_COUNT : (size_t)(d - TABLE);
 }
 
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 /* The number of single edits (insert, delete, replace, swap neighbours) from one name to another, for names of up to
  * NAME_MAX_LEN bytes; a large number for longer ones. */
 static size_t words_distance(const char *a, const char *b) {
     size_t la = strlen(a), lb = strlen(b);
+    size_t far[NAME_MAX_LEN + 1][NAME_MAX_LEN + 1]; /* from the first i bytes of a to the first j bytes of b */
     if (la > NAME_MAX_LEN || lb > NAME_MAX_LEN)
         return 2 * NAME_MAX_LEN;
-    /* rows[k] is the row i - k of the table of distances: from the first i - k bytes of a to the first j bytes of b. */
-    size_t store[3][NAME_MAX_LEN + 1];
-    size_t *rows[3] = {store[0], store[1], store[2]};
-    for (size_t j = 0; j <= lb; j++)
-        rows[0][j] = j;
-    for (size_t i = 1; i <= la; i++) {
-        size_t *oldest = rows[2];
-        rows[2] = rows[1];
-        rows[1] = rows[0];
-        rows[0] = oldest;
-        rows[0][0] = i;
-        for (size_t j = 1; j <= lb; j++) {
-            size_t best = rows[1][j - 1] + (a[i - 1] != b[j - 1]);
-            best = least(best, least(rows[1][j], rows[0][j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                best = least(best, rows[2][j - 2] + 1);
-            rows[0][j] = best;
+    for (size_t i = 0; i <= la; i++)
+        for (size_t j = 0; j <= lb; j++) {
+            size_t best = i > 0 && j > 0 ? far[i - 1][j - 1] + (a[i - 1] != b[j - 1]) : i + j;
+            if (i > 0 && far[i - 1][j] < best)
+                best = far[i - 1][j] + 1;
+            if (j > 0 && far[i][j - 1] < best)
+                best = far[i][j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && far[i - 2][j - 2] < best)
+                best = far[i - 2][j - 2] + 1;
+            far[i][j] = best;
         }
-    }
-    return rows[0][lb];
+    return far[la][lb];
 }
 
 const struct directive *directive_nearest(const char *name) {

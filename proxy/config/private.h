@@ -82,10 +82,12 @@ bool directive_apply(struct config_build *b, const struct directive *d, const st
 /* Append a copy of `len` bytes; clear the words, which are overwritten first since they may be passwords. */
 void words_add(struct config_words *w, const char *text, size_t len);
 void words_clear(struct config_words *w);
-/* Overwrites a text that may be a secret, and frees it; NULL is ignored. */
-void config_forget(char *text);
+/* Overwrites and frees a text, so that no password stays in freed memory; NULL is ignored. */
+void config_forget(char *text, size_t len);
 /* Appends the words of one line, with quotes and escapes as in redis.conf. Returns NULL, or the error in the line; then
  * nothing was added. */
 const char *words_split(struct config_words *w, const char *line, size_t len) __attribute__((warn_unused_result));
+/* Appends the words with blanks between them. */
+void words_show(const struct config_words *w, struct text *out);
 /* Writes a word in readable form, shortened to fit. */
 void words_show_word(const char *word, char *out, size_t size);

@@ -62,14 +62,22 @@ static void text_own(void *value) {
 }
 
 static void text_drop(void *value) {
-    config_forget(*(char **)value);
+    char *text = *(char **)value;
+    config_forget(text, text ? strlen(text) : 0);
+}
+
+/* Replaces `to` by copies of all words after the first `skip`. */
+static void set_words(struct config_words *to, const struct config_words *from, size_t skip) {
+    invariant(skip <= from->count && to != from, "%zu words of %zu are skipped", skip, from->count);
+    words_clear(to);
+    for (size_t i = skip; i < from->count; i++)
+        words_add(to, from->words[i], strlen(from->words[i]));
 }
 
 static void words_own(void *value) {
-    struct config_words from = *(struct config_words *)value, to = {0};
-    for (size_t i = 0; i < from.count; i++)
-        words_add(&to, from.words[i], strlen(from.words[i]));
-    *(struct config_words *)value = to;
+    struct config_words *to = value, from = *to;
+    *to = (struct config_words){0};
+    set_words(to, &from, 0);
 }
 
 static void words_drop(void *value) {
@@ -174,14 +182,6 @@ static bool read_text(struct config_build *b, const struct directive *d, const s
     return true;
 }
 
-/* Replaces `to` by copies of all words after the first `skip`. */
-static void set_words(struct config_words *to, const struct config_words *from, size_t skip) {
-    invariant(skip <= from->count && to != from, "%zu words of %zu are skipped", skip, from->count);
-    words_clear(to);
-    for (size_t i = skip; i < from->count; i++)
-        words_add(to, from->words[i], strlen(from->words[i]));
-}
-
 static bool read_words(struct config_build *b, const struct directive *d, const struct config_words *words) {
     set_words((struct config_words *)(void *)((char *)b->config + d->offset), words,
               words->count == 1 && !*words->words[0]); /* "" is no word */
@@ -227,15 +227,9 @@ static bool read_output_limit(struct config_build *b, const struct directive *d,
             return complain_word(b, w[2], "a soft limit like 16mb, or 0");
         if (!parse_digits(w[3], 10, &seconds) || seconds > INT_MAX)
             return complain_word(b, w[3], "a number of seconds");
-        if (class == 0) {
-            b->config->output_limit_hard = hard;
-            b->config->output_limit_soft = soft;
-            b->config->output_limit_soft_s = seconds;
-        } else if (class == 3) {
-            b->config->output_pubsub_hard = hard;
-            b->config->output_pubsub_soft = soft;
-            b->config->output_pubsub_soft_s = seconds;
-        }
+        const int64_t limits[] = {hard, soft, seconds};
+        if (class == 0 || class == 3)
+            memcpy((char *)b->config + d->offset + (class ? sizeof(limits) : 0), limits, sizeof(limits));
     }
     return true;
 }
@@ -275,9 +269,7 @@ bool config_witness_embedded(const struct config *config) {
 }
 
 void config_set_witnesses(struct config *config, const char *const *addresses, size_t count) {
-    words_clear(&config->witnesses);
-    for (size_t i = 0; i < count; i++)
-        words_add(&config->witnesses, addresses[i], strlen(addresses[i]));
+    set_words(&config->witnesses, &(struct config_words){(char **)(uintptr_t)addresses, count}, 0);
 }
 
 /* Reads the witnesses. An even number of them tolerates no more than one fewer, and is a step between two changes. */
@@ -294,10 +286,12 @@ static bool read_witness(struct config_build *b, const struct directive *d, cons
     return read_words(b, d, words);
 }
 
+/* In the order of enum config_upstream. */
+static const char *const UPSTREAMS[] = {"embedded", "standalone", "cluster", "sentinel", NULL};
+
 static bool read_upstream(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const KINDS[] = {"embedded", "standalone", "cluster", "sentinel", NULL};
     struct config *config = b->config;
-    int kind = text_choice(words->words[0], KINDS);
+    int kind = text_choice(words->words[0], UPSTREAMS);
     if (kind < 0)
         return complain_expected(b, d);
     size_t first = kind == CONFIG_SENTINEL ? 2 : 1; /* index of the first address */
@@ -409,13 +403,8 @@ static void show_bits(const struct config *c, const struct directive *d, struct 
             text_printf(out, "%s%s", out->len > before ? " " : "", d->names[i]);
 }
 
-static void append_words(const struct config_words *w, struct text *out) {
-    for (size_t i = 0; i < w->count; i++)
-        text_printf(out, "%s%s", i ? " " : "", w->words[i]);
-}
-
 static void show_words(const struct config *c, const struct directive *d, struct text *out) {
-    append_words(field(c, d), out);
+    words_show(field(c, d), out);
 }
 
 static void show_proxy_protocol(const struct config *c, const struct directive *d, struct text *out) {
@@ -429,10 +418,9 @@ static void show_output_limit(const struct config *c, const struct directive *d,
 }
 
 static void show_upstream(const struct config *c, const struct directive *d, struct text *out) {
-    static const char *const KINDS[] = {"embedded", "standalone", "cluster", "sentinel"};
-    text_printf(out, "%s%s%s%s", KINDS[c->upstream], c->sentinel_name ? " " : "",
+    text_printf(out, "%s%s%s%s", UPSTREAMS[c->upstream], c->sentinel_name ? " " : "",
                 c->sentinel_name ? c->sentinel_name : "", c->upstream_addresses.count > 0 ? " " : "");
-    append_words(&c->upstream_addresses, out);
+    words_show(&c->upstream_addresses, out);
 }
 
 /* Shows the rules or the fences, each on a line. */
