@@ -357,11 +357,9 @@ static bool spec_find(const struct key_spec *spec, struct found_keys *f) {
     if (first == 0)
         return true;
     if (spec->find == KEYS_FIND_KEYNUM) {
-        size_t len;
-        if (first + spec->number_at < 1 || first + spec->number_at >= argc)
-            return false;
-        const char *text = request_arg(f->request, f->data, (size_t)(first + spec->number_at), &len);
-        if (!resp_integer(text, len, &number) || number < 0 || number > argc)
+        int64_t at = first + spec->number_at;
+        if (at < 1 || at >= argc || !request_arg_integer(f->request, f->data, (size_t)at, &number) || number < 0 ||
+            number > argc)
             return false;
         if (number == 0)
             return true;

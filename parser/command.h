@@ -134,5 +134,10 @@ static inline const char *request_arg(const struct resp_request *request, const 
     return data + request->argv[i].off;
 }
 
+/* Reads argument i as an integer in Redis's form (resp_integer). */
+static inline bool request_arg_integer(const struct resp_request *request, const char *data, size_t i, int64_t *n) {
+    return resp_integer(data + request->argv[i].off, request->argv[i].len, n);
+}
+
 /* Whether argument i is this word, in any case. `word` is lower case. */
 bool request_arg_is(const struct resp_request *request, const char *data, size_t i, const char *word);

@@ -43,8 +43,7 @@ void networks_unref(struct networks *n) {
         return;
     invariant(atomic_load(&n->references) == 0, "networks are freed that have %u references",
               atomic_load(&n->references));
-    memory_free(n->list);
-    memory_free(n);
+    MEMORY_FREE_ALL(n->list, n);
 }
 
 /* Whether two addresses begin with the same bits. */

@@ -501,7 +501,5 @@ void config_unref(const struct config *config) {
     config_drop_values(c);
     for (size_t i = 0; i < config_directive_count(); i++)
         memory_free(c->places[i]);
-    memory_free(c->places);
-    memory_free(c->file);
-    memory_free(c);
+    MEMORY_FREE_ALL(c->places, c->file, c);
 }

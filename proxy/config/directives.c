@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "proxy/base/memory.h"
 #include "proxy/config/private.h"
 
 enum {
@@ -248,7 +249,7 @@ static const struct directive TABLE[] = {
       "names under which the admin port is asked for, besides addresses, localhost and this machine's; *: any"},
      LISTED(RESTART, &VALUE_WORDS, admin_hosts, "one or more host names")},
 };
-enum { TABLE_COUNT = sizeof(TABLE) / sizeof(TABLE[0]) };
+enum { TABLE_COUNT = ARRAY_SIZE(TABLE) };
 
 /* Stands for every other tls-* directive of a redis.conf: recognised, and refused. */
 static const struct directive TLS_OTHER = {

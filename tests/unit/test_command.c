@@ -438,6 +438,14 @@ static void test_words(void **state) {
         assert_int_equal(request_arg_is(&w.request, w.data, i, "nx"), is_nx[i]);
     }
     free_request(&w);
+    make_request(&w, "SET 17 -3 +3 017 1x \"\"");
+    static const int64_t numbers[] = {0, 17, -3, 0, 0, 0, 0};
+    for (size_t i = 0; i < w.request.argc; i++) {
+        int64_t n = 0;
+        assert_int_equal(request_arg_integer(&w.request, w.data, i, &n), numbers[i] != 0);
+        assert_int_equal(n, numbers[i]);
+    }
+    free_request(&w);
 }
 
 int main(void) {
