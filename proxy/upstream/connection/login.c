@@ -303,12 +303,16 @@ static int login_append(struct upstream_conn *c, uint32_t login, bool before) {
     return 1;
 }
 
+static void append_command(struct upstream_conn *c, const char *command) {
+    iobuf_append(&c->handshake, command, strlen(command));
+    c->handshake_left++;
+}
+
 static void append_select(struct upstream_conn *c, uint32_t db) {
     char number[16], select[64];
     int len = snprintf(number, sizeof(number), "%u", db);
-    len = snprintf(select, sizeof(select), "*2\r\n$6\r\nSELECT\r\n$%d\r\n%s\r\n", len, number);
-    iobuf_append(&c->handshake, select, (size_t)len);
-    c->handshake_left++;
+    snprintf(select, sizeof(select), "*2\r\n$6\r\nSELECT\r\n$%d\r\n%s\r\n", len, number);
+    append_command(c, select);
 }
 
 /* Appends what follows the prelude; without a prelude, all of the handshake. */
@@ -319,17 +323,15 @@ static bool append_login(struct upstream_conn *c, const struct upstream_lane *la
     c->handshake_left += (unsigned)replies;
     if (select)
         append_select(c, lane->db);
-    if (lane->protocol == 3) {
-        static const char hello[] = "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n";
-        iobuf_append(&c->handshake, hello, sizeof(hello) - 1);
-        c->handshake_left++;
+    if (lane->protocol == 3)
+        append_command(c, "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
+    if (lane->replica && c->u->slots)
+        append_command(c, "*1\r\n$8\r\nREADONLY\r\n");
+    const struct upstream_dedicated *dedicated = dedicated_find(c->u, lane->dedicated);
+    if (dedicated) {
+        iobuf_append(&c->handshake, dedicated->commands, dedicated->len);
+        c->handshake_left += dedicated->count;
     }
-    if (lane->replica && c->u->slots) {
-        static const char readonly[] = "*1\r\n$8\r\nREADONLY\r\n";
-        iobuf_append(&c->handshake, readonly, sizeof(readonly) - 1);
-        c->handshake_left++;
-    }
-    c->handshake_left += dedicated_handshake(c->u, lane->dedicated, &c->handshake);
     return true;
 }
 

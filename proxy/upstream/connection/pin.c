@@ -191,24 +191,25 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
     list_append(&pin->u->unpinned, &pin->link);
 }
 
-static void close_ended(struct upstream_conn *c, void *arg) {
-    struct upstream *u = c->u;
-    if (c->dedicated == 0 || dedicated_lives(u, c->dedicated) || (c->pin && c->pin->owned))
-        return;
-    if (c->in_flight == 0)
-        conn_close(c, CONN_IDLE, "its lane has ended");
-    else
-        u->dedicated_ended = true;
+/* Closes the connections of dedicated lanes that have ended, if nothing is in flight on them. */
+static void close_ended(struct upstream *u) {
+    u->dedicated_ended = false;
+    LIST_FOREACH(it, &u->conns) {
+        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+        if (c->state == CONN_CLOSED || c->dedicated == 0 || dedicated_find(u, c->dedicated) ||
+            (c->pin && c->pin->owned))
+            continue;
+        if (c->in_flight == 0)
+            conn_close(c, CONN_IDLE, "its lane has ended");
+        else
+            u->dedicated_ended = true;
+    }
 }
 
 void pin_close_unpinned(struct upstream *u) {
     struct list_node *n;
-    if (!u->dedicated_ended && list_empty(&u->unpinned)) /* as a rule */
-        return;
-    if (u->dedicated_ended) {
-        u->dedicated_ended = false;
-        conn_each(u, close_ended, NULL);
-    }
+    if (u->dedicated_ended)
+        close_ended(u);
     while ((n = list_first(&u->unpinned))) {
         struct upstream_pin *pin = LIST_ENTRY(n, struct upstream_pin, link);
         invariant(!pin->owned && !pin->idle, "a pin in use is closed");

@@ -76,7 +76,6 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     list_init(&u->dirty);
     list_init(&u->graveyard);
     list_init(&u->retrying);
-    list_init(&u->placeholders);
     list_init(&u->unpinned);
     list_init(&u->dedicated);
     u->random = (uint64_t)clock_ms() * 1000003u ^ (uint64_t)(uintptr_t)u;
@@ -109,15 +108,16 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
 static void bury(struct upstream *u) {
     struct list_node *n;
     while ((n = list_first(&u->graveyard)))
-        conn_free(LIST_ENTRY(n, struct upstream_conn, link));
+        conn_free(LIST_ENTRY(n, struct upstream_conn, dirty));
 }
 
 void upstream_free(struct upstream *u) {
     u->closing = true;
     upstream_dedicated_free(u, u->own_dedicated);
     struct list_node *n;
-    while ((n = list_first(&u->conns)))
-        conn_close(LIST_ENTRY(n, struct upstream_conn, link), CONN_SHUTDOWN, "");
+    LIST_FOREACH(it, &u->conns)
+    if (LIST_ENTRY(it, struct upstream_conn, link)->state != CONN_CLOSED)
+        conn_close(LIST_ENTRY(it, struct upstream_conn, link), CONN_SHUTDOWN, "");
     wait_stop(u);
     pin_close_unpinned(u);
     bury(u);
@@ -125,8 +125,6 @@ void upstream_free(struct upstream *u) {
         topology_free(u->topology);
     while ((n = list_first(&u->nodes)))
         node_forget(LIST_ENTRY(n, struct upstream_node, link));
-    while ((n = list_shift(&u->placeholders)))
-        memory_free(LIST_ENTRY(n, struct upstream_request, link));
     ev_timer_stop(u->loop, &u->tick);
     invariant(u->node_count == 0 && list_empty(&u->conns) && list_empty(&u->graveyard), "%zu nodes are left",
               u->node_count);

@@ -96,11 +96,6 @@ bool map_replace(struct upstream *u, struct upstream_node *const *slots) {
     return true;
 }
 
-static void close_old(struct upstream_conn *c, void *arg) {
-    if (c->node == arg)
-        conn_close(c, CONN_REPLACED, "another node is the master now");
-}
-
 bool map_replace_master(struct upstream *u, struct upstream_node *n) {
     invariant(!u->slots && n, "a cluster has no one master");
     struct upstream_node *old = upstream_master(u, 0);
@@ -111,10 +106,12 @@ bool map_replace_master(struct upstream *u, struct upstream_node *n) {
     u->master_count = 1;
     u->covered = n->slots = SLOT_COUNT;
     map_changed(u);
-    if (old) {
-        old->slots = 0;
-        conn_each(u, close_old, old);
-    }
+    if (!old)
+        return true;
+    old->slots = 0;
+    LIST_FOREACH(it, &u->conns)
+    if (LIST_ENTRY(it, struct upstream_conn, link)->node == old)
+        conn_close(LIST_ENTRY(it, struct upstream_conn, link), CONN_REPLACED, "another node is the master now");
     return true;
 }
 

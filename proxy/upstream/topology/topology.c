@@ -92,11 +92,6 @@ bool verify_waits(struct upstream_conn *c) {
     return true;
 }
 
-static void over(struct upstream_conn *c, void *arg) {
-    if (c->unverified)
-        conn_ready(c);
-}
-
 /* ---- the end of a round ---- */
 
 static void end_round(struct topology *t, bool changed) {
@@ -113,7 +108,11 @@ static void end_round(struct topology *t, bool changed) {
     if (t->again)
         topology_want(t);
     t->again = false;
-    conn_each(u, over, NULL);
+    LIST_FOREACH(it, &u->conns) {
+        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+        if (c->unverified && c->state != CONN_CLOSED)
+            conn_ready(c);
+    }
     wait_map_ends(u, t->started_ms);
 }
 
