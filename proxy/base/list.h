@@ -1,14 +1,14 @@
 /*
  * Intrusive doubly linked lists.
  *
- * A list is a circle of nodes with one head that belongs to no element. An element embeds a
- * struct list_node and is found again with LIST_ENTRY. A node that is in no list points at itself,
- * so list_remove may be called twice. Nothing here allocates.
+ * A list is a circle of nodes with one head that belongs to no element. An element embeds a struct list_node and is
+ * found again with LIST_ENTRY. A node that is in no list points at itself, so list_remove may be called twice.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "parser/invariant.h"
 
@@ -20,10 +20,30 @@ struct list_node {
 /* The structure of type `type` whose member `member` is `node`. */
 #define LIST_ENTRY(node, type, member) ((type *)(void *)((char *)(node)-offsetof(type, member)))
 
-/* Walks a list; the body must not remove `it`. */
+/* The same for a node that may be NULL: NULL then. */
+#define LIST_ENTRY_OR_NULL(node, type, member) ((type *)list_entry_or_null(node, offsetof(type, member)))
+static inline void *list_entry_or_null(const void *node, size_t offset) {
+    return node ? (char *)(uintptr_t)node - offset : NULL;
+}
+
+/* Walks the elements of a list; the body must not remove `it`. `type` may be const. */
+#define LIST_EACH(it, head, type, member)                                                                              \
+    for (type *it = LIST_ENTRY((head)->next, type, member); &it->member != (head);                                     \
+         it = LIST_ENTRY(it->member.next, type, member))
+
+/* Walks the elements of a list; the body may remove and free `it`, and no other. */
+#define LIST_EACH_SAFE(it, head, type, member)                                                                         \
+    for (type *it = LIST_ENTRY((head)->next, type, member), *it##_next = LIST_ENTRY(it->member.next, type, member);    \
+         &it->member != (head); it = it##_next, it##_next = LIST_ENTRY(it->member.next, type, member))
+
+/* The first element, or NULL; LIST_SHIFT takes it out. */
+#define LIST_FIRST(head, type, member) LIST_ENTRY_OR_NULL(list_first(head), type, member)
+#define LIST_SHIFT(head, type, member) LIST_ENTRY_OR_NULL(list_shift(head), type, member)
+
+/* Walks the nodes of a list; the body must not remove `it`. */
 #define LIST_FOREACH(it, head) for (struct list_node *it = (head)->next; it != (head); it = it->next)
 
-/* Walks a list; the body may remove `it`, and nothing else. */
+/* Walks the nodes of a list; the body may remove `it`, and nothing else. */
 #define LIST_FOREACH_SAFE(it, head)                                                                                    \
     for (struct list_node *it = (head)->next, *it##_next = it->next; it != (head); it = it##_next, it##_next = it->next)
 

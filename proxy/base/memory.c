@@ -1,6 +1,7 @@
 /* Allocation that aborts the process on failure. */
 #include "proxy/base/memory.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,11 @@ void *memory_realloc(void *old, size_t size) {
     return p;
 }
 
+void *memory_for_one_more(void *array, size_t count, size_t size) {
+    bool full = (count & (count - 1)) == 0; /* 0, or a power of two */
+    return full || !array ? memory_realloc(array, (count ? 2 * count : 1) * size) : array;
+}
+
 char *memory_strndup(const char *s, size_t len) {
     char *p = memory_alloc(len + 1);
     memcpy(p, s, len);
@@ -49,6 +55,11 @@ char *memory_strdup(const char *s) {
 
 void memory_free(void *p) {
     free(p);
+}
+
+void memory_free_several(void *const *list, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        free(list[i]);
 }
 
 #ifdef __GLIBC__

@@ -13,6 +13,24 @@ char *memory_strdup(const char *s) __attribute__((malloc, returns_nonnull, warn_
 /* A NUL-terminated copy of `len` bytes. */
 char *memory_strndup(const char *s, size_t len) __attribute__((malloc, returns_nonnull, warn_unused_result));
 void memory_free(void *p);
+/* Frees several; each may be NULL. */
+#define MEMORY_FREE_ALL(...)                                                                                           \
+    memory_free_several((void *const[]){__VA_ARGS__}, ARRAY_SIZE(((void *const[]){__VA_ARGS__})))
+void memory_free_several(void *const *list, size_t count);
+
+/* The number of elements of an array that is no pointer. */
+#define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Appends an element, not initialised, to an array that grows by this macro alone. Returns the element's address. The
+ * array begins as NULL with a count of 0; the count may be lowered. The capacity is the power of two from the count on,
+ * so it is stored nowhere. */
+#define ARRAY_ADD(array, count)                                                                                        \
+    __extension__({                                                                                                    \
+        (array) = memory_for_one_more(array, count, sizeof(*(array)));                                                 \
+        &(array)[(count)++];                                                                                           \
+    })
+void *memory_for_one_more(void *array, size_t count, size_t size) __attribute__((returns_nonnull, warn_unused_result));
+
 /* Gives free memory between allocations back to the system, if the process has grown since the last time. To be called
  * once a second; it acts every few seconds at most. It covers the memory of all threads, and must not be called by two
  * threads at once. */

@@ -2,12 +2,9 @@
  * Intrusive hash tables that grow one bucket at a time, so that an insertion moves at most the elements of one bucket:
  * linear hashing (Litwin, "Linear hashing: a new tool for file and table addressing", VLDB 1980).
  *
- * An element embeds a struct table_link and is found again with LIST_ENTRY (proxy/base/list.h). The caller compares
- * elements, and walks the chain of a hash:
- *
- *      for (struct table_link *it = table_chain(t, hash); it; it = it->next)
- *
- * The table stores no hashes: it calls hash_of when it moves an element. Only the low bits of a hash are used.
+ * An element embeds a struct table_link. To find one, the caller walks the chain of its hash (TABLE_CHAIN) and
+ * compares. The table stores no hashes: it calls hash_of when it moves an element. Only the low bits of a hash are
+ * used.
  */
 #pragma once
 
@@ -15,6 +12,7 @@
 #include <stdint.h>
 
 #include "parser/invariant.h"
+#include "proxy/base/list.h"
 
 struct table_link {
     struct table_link *next;
@@ -29,7 +27,19 @@ struct table {
 };
 
 /* Walks all elements; the body may remove elements. If the body changes the table's size, it must not leave by
- * `break`. */
+ * `break`: that leaves one bucket. */
+#define TABLE_EACH(it, t, type, member)                                                                                \
+    for (uint32_t it##_b = 0; it##_b < (t)->size; it##_b++)                                                            \
+        for (type *it = LIST_ENTRY_OR_NULL((t)->buckets[it##_b], type, member),                                        \
+                  *it##_next = it ? LIST_ENTRY_OR_NULL(it->member.next, type, member) : it;                            \
+             it; it = it##_next, it##_next = it ? LIST_ENTRY_OR_NULL(it->member.next, type, member) : it)
+
+/* Walks the elements that may have that hash; the body must not remove `it`, unless it leaves. */
+#define TABLE_CHAIN(it, t, hash, type, member)                                                                         \
+    for (type *it = LIST_ENTRY_OR_NULL(table_chain(t, hash), type, member); it;                                        \
+         it = LIST_ENTRY_OR_NULL(it->member.next, type, member))
+
+/* Walks the links of all elements, as TABLE_EACH does. */
 #define TABLE_FOREACH(it, t)                                                                                           \
     for (uint32_t it##_b = 0; it##_b < (t)->size; it##_b++)                                                            \
         for (struct table_link *it = (t)->buckets[it##_b], *it##_next = it ? it->next : it; it;                        \

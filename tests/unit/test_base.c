@@ -17,6 +17,7 @@
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 #include "proxy/base/table.h"
 #include "proxy/base/text.h"
 #include "proxy/base/units.h"
@@ -31,8 +32,8 @@ struct item {
 /* The values in order, as one number. */
 static long digits(const struct list_node *head) {
     long n = 0, back = 0, factor = 1;
-    LIST_FOREACH(it, head) {
-        n = n * 10 + LIST_ENTRY(it, struct item, link)->value;
+    LIST_EACH(it, head, const struct item, link) {
+        n = n * 10 + it->value;
     }
     for (const struct list_node *it = head->prev; it != head; it = it->prev, factor *= 10)
         back += factor * LIST_ENTRY(it, struct item, link)->value;
@@ -49,6 +50,8 @@ static void test_list(void **state) {
     assert_true(list_empty(&head));
     assert_null(list_first(&head));
     assert_null(list_shift(&head));
+    assert_null(LIST_FIRST(&head, struct item, link));
+    assert_int_equal(digits(&head), 0);
     for (int i = 0; i < 6; i++) {
         items[i].value = i + 1;
         list_init(&items[i].link);
@@ -61,6 +64,7 @@ static void test_list(void **state) {
     list_remove(&items[1].link); /* once more does nothing */
     assert_int_equal(digits(&head), 13);
     assert_true(list_first(&head) == &items[0].link);
+    assert_ptr_equal(LIST_FIRST(&head, const struct item, link), &items[0]);
 
     list_splice(&head, &other);
     assert_int_equal(digits(&head), 13);
@@ -73,13 +77,20 @@ static void test_list(void **state) {
     assert_true(list_empty(&head));
     assert_int_equal(digits(&other), 1345);
 
-    LIST_FOREACH_SAFE(it, &other) {
-        if (LIST_ENTRY(it, struct item, link)->value % 2)
-            list_remove(it);
+    LIST_EACH_SAFE(it, &other, struct item, link) {
+        if (it->value % 2)
+            list_remove(&it->link);
     }
     assert_int_equal(digits(&other), 4);
-    assert_true(list_shift(&other) == &items[3].link);
-    assert_true(list_empty(&other));
+    list_append(&other, &items[4].link);
+    LIST_EACH(it, &other, struct item, link) {
+        if (it->value == 4)
+            break;
+        fail();
+    }
+    assert_ptr_equal(LIST_SHIFT(&other, struct item, link), &items[3]);
+    assert_true(list_shift(&other) == &items[4].link);
+    assert_null(LIST_SHIFT(&other, struct item, link));
 }
 
 static void test_memory(void **state) {
@@ -91,10 +102,50 @@ static void test_memory(void **state) {
         assert_int_equal(z[i], 0);
     z = memory_realloc(z, 4096);
     memory_free(memory_alloc(0));
-    memory_free(p);
-    memory_free(q);
-    memory_free(z);
+    MEMORY_FREE_ALL(p, q, NULL, z);
     memory_free(NULL);
+}
+
+static void test_array(void **state) {
+    (void)state;
+    static const char *const NAMES[] = {"a", "b", "c"};
+    assert_int_equal(ARRAY_SIZE(NAMES), 3);
+    size_t *list = NULL, count = 0;
+    for (size_t round = 0; round < 3; round++) { /* it shrinks between the rounds, at most to 7 */
+        for (size_t i = count; i < 1000; i++)
+            *ARRAY_ADD(list, count) = i;
+        for (size_t i = 0; i < count; i++)
+            assert_int_equal(list[i], i);
+        assert_int_equal(count, 1000);
+        count = round ? 7 : 512;
+    }
+    memory_free(list);
+}
+
+static int held(pthread_mutex_t *mutex) {
+    int result = pthread_mutex_trylock(mutex);
+    if (result == 0)
+        pthread_mutex_unlock(mutex);
+    return result;
+}
+
+static int held_at_return(pthread_mutex_t *mutex) {
+    MUTEX_GUARD(mutex);
+    return held(mutex);
+}
+
+static void test_mutex(void **state) {
+    (void)state;
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    assert_int_equal(held_at_return(&mutex), EBUSY);
+    assert_int_equal(held(&mutex), 0);
+    for (int i = 0; i < 3; i++) {
+        MUTEX_GUARD(&mutex);
+        assert_int_equal(held(&mutex), EBUSY);
+        if (i == 1)
+            continue;
+    }
+    assert_int_equal(held(&mutex), 0);
 }
 
 static void test_text(void **state) {
@@ -527,9 +578,10 @@ static uint64_t number_of(const struct table_link *link) {
 }
 
 static struct numbered *find_number(const struct table *t, uint64_t number) {
-    for (struct table_link *it = table_chain(t, number / 2); it; it = it->next)
-        if (LIST_ENTRY(it, struct numbered, link)->number == number)
-            return LIST_ENTRY(it, struct numbered, link);
+    TABLE_CHAIN(it, t, number / 2, struct numbered, link) {
+        if (it->number == number)
+            return it;
+    }
     return NULL;
 }
 
@@ -552,11 +604,10 @@ static void test_table(void **state) {
     for (uint64_t i = 0; i < MANY; i++)
         assert_ptr_equal(find_number(&t, i), &all[i]);
     assert_null(find_number(&t, MANY));
-    TABLE_FOREACH(it, &t) {
-        struct numbered *n = LIST_ENTRY(it, struct numbered, link);
+    TABLE_EACH(n, &t, struct numbered, link) {
         sum += n->number;
         if (n->number >= FEW)
-            table_remove(&t, it, n->number / 2);
+            table_remove(&t, &n->link, n->number / 2);
     }
     assert_int_equal(sum, MANY * (MANY - 1) / 2);
     assert_int_equal(t.count, FEW);
@@ -617,6 +668,8 @@ int main(void) {
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_table_walk),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_array),
+        cmocka_unit_test(test_mutex),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_eight_digits),
