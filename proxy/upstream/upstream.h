@@ -112,9 +112,9 @@ struct upstream_late {
 };
 
 struct upstream_request_ops {
-    /* Delivers the next bytes of the reply, borrowed for the call. `last` is set with its final bytes; most replies come
-     * in one call. With `last`, the owner owns the request again: it may free it or submit it anew inside the callback,
-     * and it may submit others. */
+    /* Delivers the next bytes of the reply, borrowed for the call. `last` is set with its final bytes; most replies
+     * come in one call. With `last`, the owner owns the request again: it may free it or submit it anew inside the
+     * callback, and it may submit others. */
     void (*reply)(struct upstream_request *r, const char *data, size_t len, bool last);
     /* Says that no reply will come, or no more of it; the owner owns the request again. `error` is a whole RESP error
      * without '-' and CR LF, e.g. "UPSTREAM node 127.0.0.1:7001 was lost; the outcome of the request is unknown". */
@@ -135,16 +135,16 @@ struct upstream_request_ops {
     void (*late)(const struct upstream_request *r, const struct upstream_late *late);
 };
 
-/* A request in flight, embedded in the caller's structure. Before upstream_submit the caller sets the first fields, up to
- * begun_us, and initialises in_flight; all others are private to this folder. */
+/* A request in flight, embedded in the caller's structure. Before upstream_submit the caller sets the first fields, up
+ * to begun_us, and initialises in_flight; all others are private to this folder. */
 struct upstream_request {
     const struct upstream_request_ops *ops;
     const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
     bool repeatable;             /* safe to send again (the proxy's own scripts, and requests that only read) */
     uint32_t script_at;          /* for upstream_submit_batch: the offset of the command that calls `script` */
-    uint32_t affinity; /* a session's id; 0: the proxy. Requests with the same one share a lane's connection */
-    uint8_t apart;     /* enum upstream_apart */
-    int64_t begun_us;  /* by clock_us, when its client sent it; INT64_MAX: it is never late */
+    uint32_t affinity;   /* a session's id; 0: the proxy. Requests with the same one share a lane's connection */
+    uint8_t apart;       /* enum upstream_apart */
+    int64_t begun_us;    /* by clock_us, when its client sent it; INT64_MAX: it is never late */
     bool was_redirected; /* set by the upstream */
     bool in_flight;      /* set by the upstream: true from submit until the request ends */
     bool multi_refused;  /* set by the upstream: upstream_submit_batch's MULTI was refused */
@@ -183,13 +183,13 @@ struct upstream_events {
     /* The host name of a standalone may lead elsewhere by now: its node failed, or answered with an error as after a
      * failover; `readonly`: with READONLY. */
     void (*doubt)(void *arg, bool readonly);
-    /* A connection that had worked was lost, or slots are at other nodes now: a failover or a restart may have forgotten
-     * what nodes answered before. */
+    /* A connection that had worked was lost, or slots are at other nodes now: a failover or a restart may have
+     * forgotten what nodes answered before. */
     void (*may_forget)(void *arg);
 };
 
-/* Makes an upstream. `config` is borrowed and must outlive it; `readable` and `pool` belong to the same thread. NULL: an
- * address is malformed, or Sentinel's master has no name. The process must ignore SIGPIPE. */
+/* Makes an upstream. `config` is borrowed and must outlive it; `readable` and `pool` belong to the same thread. NULL:
+ * an address is malformed, or Sentinel's master has no name. The process must ignore SIGPIPE. */
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
                               struct chunk_pool *pool, const struct upstream_events *events);
 /* Changes the time after which a silent connection that owes a reply is dropped, also for requests in flight. */
@@ -204,16 +204,16 @@ void upstream_free(struct upstream *u);
  * node is known to be down. */
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
                             const char *bytes, size_t len) __attribute__((warn_unused_result));
-/* Sends the AUTH of an interned login over the connection that is only used to try logins: one that is logged in already
- * would not tell whether the password is still valid. */
+/* Sends the AUTH of an interned login over the connection that is only used to try logins: one that is logged in
+ * already would not tell whether the password is still valid. */
 const char *upstream_submit_login(struct upstream *u, struct upstream_request *r, uint32_t login)
     __attribute__((warn_unused_result));
 /* Sends several commands as one batch, without requests of others between them: MULTI, r->leading - 1 more commands,
  * and EXEC. EXEC's reply is the request's. If a redirect prevents the execution, the whole batch follows it. The batch
  * is repeated like other requests, but not for TRYAGAIN; any other error that prevents the execution is the reply
- * (EXECABORT ...). If the node refuses MULTI, it runs the commands one by one: the reply is then that of the command with
- * leading / 2 commands before it, and r->multi_refused is set. The EVALSHA of r->script (NULL: none) at r->script_at is
- * sent with its source if the connection may not have sent the source yet. */
+ * (EXECABORT ...). If the node refuses MULTI, it runs the commands one by one: the reply is then that of the command
+ * with leading / 2 commands before it, and r->multi_refused is set. The EVALSHA of r->script (NULL: none) at
+ * r->script_at is sent with its source if the connection may not have sent the source yet. */
 const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, int slot,
                                   const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
@@ -231,14 +231,15 @@ const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, s
                                const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
 
-/* Stops reading a request's connection, because the owner can't take more of its reply yet; parts of the reply must have
- * come. The owner must call upstream_go_on before it abandons the request. Later requests use another connection, and so
- * do the proxy's own repeatable requests behind it. Returns false, and reads on, if requests of another affinity wait
- * behind it. */
+/* Stops reading a request's connection, because the owner can't take more of its reply yet; parts of the reply must
+ * have come. The owner must call upstream_go_on before it abandons the request. Later requests use another connection,
+ * and so do the proxy's own repeatable requests behind it. Returns false, and reads on, if requests of another affinity
+ * wait behind it. */
 bool upstream_hold(struct upstream_request *r) __attribute__((warn_unused_result));
 void upstream_go_on(struct upstream_request *r);
 
-/* Sends later requests of other sessions over another connection: this reply is long, or more long replies follow it. */
+/* Sends later requests of other sessions over another connection: this reply is long, or more long replies follow it.
+ */
 void upstream_set_apart(struct upstream_request *r);
 
 /* The node that an ASK has sent the request to, or NULL. Only valid while the reply is delivered. */
@@ -257,8 +258,9 @@ void upstream_abandon(struct upstream *u, struct upstream_request *r);
 
 /* The client for which a connection is opened, and for how long: there are limits for both. */
 struct upstream_claim {
-    const char *client; /* an address, by which a client's connections are counted; copied. NULL: the proxy, no limits */
-    bool lasting;       /* true: until the client ends the use; false: until a node has replied */
+    const char
+        *client;  /* an address, by which a client's connections are counted; copied. NULL: the proxy, no limits */
+    bool lasting; /* true: until the client ends the use; false: until a node has replied */
 };
 
 struct upstream_dedicated_events {
@@ -299,8 +301,8 @@ struct upstream_pin_events {
 
 /* Whether another node may have taken over: the node can't be reached, and the map is too old to tell. No, for NULL. */
 bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_node *node);
-/* Asks for a new map, if upstream_may_be_replaced. `r`, which carries no bytes, fails once the map is there, or after one
- * second; the caller then looks for the node again. */
+/* Asks for a new map, if upstream_may_be_replaced. `r`, which carries no bytes, fails once the map is there, or after
+ * one second; the caller then looks for the node again. */
 void upstream_await_map(struct upstream *u, struct upstream_request *r);
 
 /* Opens a pin: a connection to `node` that only the caller uses, new or from those given back. NULL with *error as of
@@ -308,19 +310,19 @@ void upstream_await_map(struct upstream *u, struct upstream_request *r);
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
                                        const struct upstream_claim *claim, const struct upstream_pin_events *events,
                                        const char **error) __attribute__((warn_unused_result));
-/* Lends, as a pin, the connection that the requests of this affinity take over a dedicated lane. None of them may be sent
- * until the pin is given back; the connection then goes on as before, or is closed if the pin is not clean. NULL with
- * *error as from upstream_pin_open; with *error NULL: something else is in flight there. */
+/* Lends, as a pin, the connection that the requests of this affinity take over a dedicated lane. None of them may be
+ * sent until the pin is given back; the connection then goes on as before, or is closed if the pin is not clean. NULL
+ * with *error as from upstream_pin_open; with *error NULL: something else is in flight there. */
 struct upstream_pin *upstream_pin_borrow(struct upstream *u, struct upstream_node *node,
                                          const struct upstream_lane *lane, uint32_t affinity,
                                          const struct upstream_pin_events *events, const char **error)
     __attribute__((warn_unused_result));
-/* Sends a request over a pin; replies come in order. With `asking`, an ASKING goes before it. A MOVED is delivered as the
- * reply, and the slot map learns from it. Returns NULL, or the error if the connection is gone. */
+/* Sends a request over a pin; replies come in order. With `asking`, an ASKING goes before it. A MOVED is delivered as
+ * the reply, and the slot map learns from it. Returns NULL, or the error if the connection is gone. */
 const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
                                 bool asking) __attribute__((warn_unused_result));
-/* Begins a request whose bytes follow by upstream_pin_more, the last piece with `last`. Nothing else may be in flight on
- * the pin. If the node replies before it has the whole request, the connection is closed. */
+/* Begins a request whose bytes follow by upstream_pin_more, the last piece with `last`. Nothing else may be in flight
+ * on the pin. If the node replies before it has the whole request, the connection is closed. */
 const char *upstream_pin_begin(struct upstream_pin *pin, struct upstream_request *r, bool asking)
     __attribute__((warn_unused_result));
 /* Queues the next piece (copied). Returns false if more than PIN_UNSENT_MAX bytes wait to be written: the caller then
@@ -330,8 +332,8 @@ bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, 
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len);
 /* Turns stream mode on or off. In stream mode all bytes that arrive go to `message`. No request may be in flight. */
 void upstream_pin_stream(struct upstream_pin *pin, bool on);
-/* Sets how long a reply may take on the pin, once it is connected: the upstream's timeout begins `ms` after the last byte
- * exchanged. PIN_PATIENT: no limit. A script is not late, either, while the node answers other connections. */
+/* Sets how long a reply may take on the pin, once it is connected: the upstream's timeout begins `ms` after the last
+ * byte exchanged. PIN_PATIENT: no limit. A script is not late, either, while the node answers other connections. */
 enum { PIN_PATIENT = -1 };
 void upstream_pin_patient(struct upstream_pin *pin, int64_t ms);
 /* A flag and a number for the caller's use, false and 0 on a new connection: they stay when it is pinned again. */
@@ -339,8 +341,8 @@ bool *upstream_pin_mark(struct upstream_pin *pin);
 int64_t *upstream_pin_number(struct upstream_pin *pin);
 /* The node that the pin is connected to; NULL once the connection is lost. */
 struct upstream_node *upstream_pin_node(const struct upstream_pin *pin);
-/* The node that a MOVED or ASK of the pin's node points at (`text` without '-' and CR LF); NULL if the text is neither, or
- * the node is unknown. The slot map learns from a MOVED. */
+/* The node that a MOVED or ASK of the pin's node points at (`text` without '-' and CR LF); NULL if the text is neither,
+ * or the node is unknown. The slot map learns from a MOVED. */
 struct upstream_node *upstream_pin_redirect(struct upstream_pin *pin, const char *text, size_t len, bool *ask);
 /* Gives a pin back. `clean`: the connection has no state left over and may be used again. A pin that is lost, in stream
  * mode or owes replies is closed; its requests fail at the end of the turn, and no event comes any more. */
@@ -354,8 +356,8 @@ bool upstream_has_unpinned(const struct upstream *u);
 /* Whether some connection has bytes to write. */
 bool upstream_waits(const struct upstream *u);
 
-/* Whether a node's error (without '-' and CR LF) is temporary: the same request may succeed a little later, at this node
- * or its successor. Never without a topology, since no node can take over. `keyed`: the request names keys. */
+/* Whether a node's error (without '-' and CR LF) is temporary: the same request may succeed a little later, at this
+ * node or its successor. Never without a topology, since no node can take over. `keyed`: the request names keys. */
 bool upstream_error_passes(const struct upstream *u, const char *text, size_t len, bool keyed);
 /* How many ms to wait before a request with a temporary error is repeated, after `times` repeats; -1: no more. */
 int64_t upstream_delay_ms(unsigned times);
@@ -387,8 +389,8 @@ void upstream_try_now(struct upstream *u);
 struct upstream_node *upstream_node_named(struct upstream *u, const char *address);
 /* Makes the node the one that a standalone consists of. What is under way at the one before ends as if it were lost. */
 void upstream_switch(struct upstream *u, struct upstream_node *node);
-/* The host name of a standalone that has been reached; NULL: there is none. The node keeps the addresses that worked: the
- * caller finds out where the name leads by now. */
+/* The host name of a standalone that has been reached; NULL: there is none. The node keeps the addresses that worked:
+ * the caller finds out where the name leads by now. */
 const char *upstream_host_name(const struct upstream *u, int *port);
 /* The addresses in use, the one that worked last first; count 0: none. */
 void upstream_host_now(const struct upstream *u, struct host_addresses *out);

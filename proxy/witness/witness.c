@@ -455,12 +455,12 @@ static void on_flush(struct ev_loop *loop, struct ev_prepare *prepare, int event
     set->flushing = true;
     for (unsigned i = 0; i < set->count; i++)
         upstream_flush(set->members[i]->upstream);
-    LIST_FOREACH(it, &set->left)
-    upstream_flush(LIST_ENTRY(it, struct witness, link)->upstream);
+    LIST_EACH(m, &set->left, struct witness, link)
+    upstream_flush(m->upstream);
     set->flushing = false;
-    LIST_FOREACH_SAFE(it, &set->left)
-    if (LIST_ENTRY(it, struct witness, link)->used == 0)
-        witness_close(LIST_ENTRY(it, struct witness, link));
+    LIST_EACH_SAFE(m, &set->left, struct witness, link)
+    if (m->used == 0)
+        witness_close(m);
 }
 
 static void on_again(struct ev_loop *loop, struct ev_idle *again, int events) {
@@ -531,17 +531,16 @@ void witnesses_free(struct witnesses *set) {
     ev_idle_stop(set->loop, &set->again);
     for (unsigned i = 0; i < set->count; i++)
         list_append(&set->left, &set->members[i]->link);
-    LIST_FOREACH_SAFE(it, &set->left) {
-        upstream_free(LIST_ENTRY(it, struct witness, link)->upstream);
-        LIST_ENTRY(it, struct witness, link)->upstream = NULL;
+    LIST_EACH(m, &set->left, struct witness, link) {
+        upstream_free(m->upstream);
+        m->upstream = NULL;
     }
-    LIST_FOREACH_SAFE(it, &set->questions)
-    question_free(LIST_ENTRY(it, struct question, link)); /* releases that are owed */
-    LIST_FOREACH_SAFE(it, &set->left)
-    witness_close(LIST_ENTRY(it, struct witness, link));
+    LIST_EACH_SAFE(q, &set->questions, struct question, link)
+    question_free(q); /* a release that is owed */
+    LIST_EACH_SAFE(m, &set->left, struct witness, link)
+    witness_close(m);
     text_clear(&set->build);
-    memory_free((char *)(uintptr_t)set->config.space);
-    memory_free(set);
+    MEMORY_FREE_ALL((char *)(uintptr_t)set->config.space, set);
 }
 
 /* ---- looking in ------------------------------------------------------------------------------------ */

@@ -28,28 +28,14 @@ const char *outcome_unsent(struct upstream *u, const char *base) {
 }
 
 void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason) {
-    switch (end) {
-    case CONN_LOST:
-        snprintf(out, size, "UPSTREAM node %s was lost (%s)", address, reason);
-        break;
-    case CONN_UNREACHABLE:
-        snprintf(out, size, "UPSTREAM node %s can't be reached (%s)", address, reason);
-        break;
-    case CONN_TIMEOUT:
+    static const char *const what[CONN_SHUTDOWN + 1] = {
+        [CONN_LOST] = "was lost", [CONN_UNREACHABLE] = "can't be reached", [CONN_REPLACED] = "is not used any more"};
+    if (what[end])
+        snprintf(out, size, "UPSTREAM node %s %s (%s)", address, what[end], reason);
+    else if (end == CONN_TIMEOUT)
         snprintf(out, size, "UPSTREAM node %s %s", address, reason);
-        break;
-    case CONN_REFUSED:
-    case CONN_FULL:
-        snprintf(out, size, "%s", reason);
-        break;
-    case CONN_REPLACED:
-        snprintf(out, size, "UPSTREAM node %s is not used any more (%s)", address, reason);
-        break;
-    case CONN_IDLE:
-    case CONN_SHUTDOWN:
-        snprintf(out, size, "UPSTREAM the proxy is stopping");
-        break;
-    }
+    else
+        snprintf(out, size, "%s", end == CONN_REFUSED || end == CONN_FULL ? reason : "UPSTREAM the proxy is stopping");
 }
 
 /* ---- the end ---- */
@@ -113,11 +99,8 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
 }
 
 void pin_close_idle(struct upstream_node *n, bool all) {
-    do {
-        if (list_empty(&n->idle_pins))
-            return;
+    for (bool more = true; more && !list_empty(&n->idle_pins); more = all)
         conn_close(LIST_ENTRY(n->idle_pins.prev, struct upstream_pin, link)->conn, CONN_IDLE, "its place is needed");
-    } while (all);
 }
 
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) {
@@ -134,8 +117,8 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     struct list_node requests;
     list_init(&requests);
     list_splice(&requests, &c->pending);
-    LIST_FOREACH(it, &requests)
-    LIST_ENTRY(it, struct upstream_request, link)->conn = NULL;
+    LIST_EACH(r, &requests, struct upstream_request, link)
+    r->conn = NULL;
     uint32_t dedicated = c->state == CONN_READY ? c->dedicated : 0;
     conn_set_state(c, CONN_CLOSED);
     c->in_flight = 0;
@@ -155,7 +138,7 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     c->node = NULL;
     u->above->lost(u, &requests, n, end, why);
     const struct upstream_dedicated *lane = dedicated_find(u, dedicated);
-    if (lane && !u->closing)
+    if (lane && lane->events.lost && !u->closing)
         lane->events.lost(lane->events.arg);
     if (end == CONN_FULL)
         pin_close_idle(n, true);
@@ -172,9 +155,9 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
 void conn_retire_all(struct upstream_node *n) {
     struct upstream *u = n->u;
     pin_close_idle(n, true);
-    LIST_FOREACH(it, &u->conns)
-    if (LIST_ENTRY(it, struct upstream_conn, link)->node == n)
-        conn_retire(LIST_ENTRY(it, struct upstream_conn, link));
+    LIST_EACH(c, &u->conns, struct upstream_conn, link)
+    if (c->node == n)
+        conn_retire(c);
     /* An owner that hears of the end may open new connections, to the new machine, which stay: they come after `last`.
      */
     const struct list_node *last = u->conns.prev;

@@ -114,21 +114,22 @@ void conn_ready(struct upstream_conn *c) {
               c->handshake_left);
     if (c->u->above->holds_back(c))
         return;
-    LIST_FOREACH_SAFE(n, &c->pending)
-    if (c->u->above->pointless(LIST_ENTRY(n, struct upstream_request, link))) {
+    LIST_EACH_SAFE(r, &c->pending, struct upstream_request, link)
+    if (c->u->above->pointless(r)) {
         c->in_flight--;
         c->rebuild = true;
     }
     if (c->rebuild) {
         invariant(c->state != CONN_READY, "bytes that may have left are queued anew");
-        struct list_node waiting, *n;
+        struct upstream_request *r;
+        struct list_node waiting;
         list_init(&waiting);
         list_splice(&waiting, &c->pending);
         iobuf_clear(&c->out);
         c->in_flight = 0;
         c->rebuild = c->has_script = false;
-        while ((n = list_shift(&waiting)))
-            conn_send(c, LIST_ENTRY(n, struct upstream_request, link));
+        while ((r = LIST_SHIFT(&waiting, struct upstream_request, link)))
+            conn_send(c, r);
     }
     conn_set_state(c, CONN_READY);
     c->taken_us = clock_us();
@@ -273,8 +274,8 @@ void batch_end(struct upstream_conn *c, bool executed) {
 }
 
 void upstream_script_unknown(struct upstream *u) {
-    LIST_FOREACH(it, &u->conns)
-    LIST_ENTRY(it, struct upstream_conn, link)->has_script = false;
+    LIST_EACH(c, &u->conns, struct upstream_conn, link)
+    c->has_script = false;
 }
 
 /* ---- abandoned requests ---- */

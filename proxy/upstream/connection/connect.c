@@ -159,8 +159,7 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
     n->lookup = NULL;
     n->addr_good = 0;
     host_take(&n->host, found);
-    LIST_FOREACH(it, &n->u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+    LIST_EACH(c, &n->u->conns, struct upstream_conn, link) {
         int why = 0;
         if (c->node == n && !n->lookup && c->state == CONN_RESOLVING && (error || !conn_start(c, &why)))
             conn_close(c, CONN_UNREACHABLE, error ? error : strerror(why));
@@ -216,14 +215,10 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
 
 /* The lane's pool, or NULL. The pool moves to the front, so that the first pool is nearly always the right one. */
 static struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
-    LIST_FOREACH(it, &n->pools) {
-        struct upstream_pool *p = LIST_ENTRY(it, struct upstream_pool, link);
-        if (!lane_equal(&p->lane, lane))
-            continue;
-        if (n->pools.next != it) {
-            list_remove(it);
-            list_prepend(&n->pools, it);
-        }
+    LIST_EACH(p, &n->pools, struct upstream_pool, link)
+    if (lane_equal(&p->lane, lane)) {
+        list_remove(&p->link);
+        list_prepend(&n->pools, &p->link);
         return p;
     }
     return NULL;

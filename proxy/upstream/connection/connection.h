@@ -136,6 +136,7 @@ struct upstream {
     struct ev_loop *loop;
     struct readable *readable;
     const struct upstream_config *config;
+    struct address *seeds; /* the configuration's addresses */
     const struct upstream_above *above;
     struct chunk_pool *pool;
     struct upstream_events events;

@@ -121,10 +121,9 @@ void upstream_announce(struct upstream *u, const char *error) {
 /* Takes an address that needs no lookup, a unix path or a numeric one; false for others. */
 static bool resolve_numeric(struct upstream_node *n) {
     if (n->at.port == 0) {
-        struct sockaddr_un *sun = (struct sockaddr_un *)(void *)&n->host.at[0];
+        struct sockaddr_un *sun = (void *)&n->host.at[0];
         sun->sun_family = AF_UNIX;
-        memcpy(sun->sun_path, n->at.host,
-               strnlen(n->at.host, sizeof(sun->sun_path) - 1)); /* address_parse has checked that it fits */
+        memcpy(sun->sun_path, n->at.host, strnlen(n->at.host, sizeof(sun->sun_path) - 1)); /* address_parse: it fits */
         n->host.lens[0] = sizeof(*sun);
         n->host.count = 1;
         return true;
@@ -143,8 +142,7 @@ static bool resolve_numeric(struct upstream_node *n) {
 static struct upstream_node *node_of(struct upstream *u, const char *text, const struct address *at,
                                      const struct host_addresses *host) {
     uint32_t hash = text_hash(text, strlen(text));
-    LIST_FOREACH(it, &u->nodes) {
-        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
+    LIST_EACH(n, &u->nodes, struct upstream_node, link) {
         if (n->hash == hash && strcmp(n->address, text) == 0)
             return n;
     }
@@ -186,9 +184,9 @@ void node_is_replica(struct upstream_node *n, struct upstream_node *master) {
     if (!master)
         return;
     struct list_node *at = &master->replicas; /* the order is the same in every round: a session keeps its replica */
-    LIST_FOREACH(it, &master->replicas)
-    if (strcmp(LIST_ENTRY(it, struct upstream_node, replica)->address, n->address) < 0)
-        at = it;
+    LIST_EACH(it, &master->replicas, struct upstream_node, replica)
+    if (strcmp(it->address, n->address) < 0)
+        at = &it->replica;
     list_prepend(at, &n->replica);
 }
 
@@ -198,14 +196,11 @@ void node_forget(struct upstream_node *n) {
     list_remove(&n->link);
     n->u->node_count--;
     node_is_replica(n, NULL);
-    LIST_FOREACH_SAFE(it, &n->replicas)
-    node_is_replica(LIST_ENTRY(it, struct upstream_node, replica), NULL);
+    LIST_EACH_SAFE(it, &n->replicas, struct upstream_node, replica)
+    node_is_replica(it, NULL);
     resolve_cancel(n->lookup);
-    memory_free(n->probe);
-    memory_free(n->watch);
     quota_put(n->quota);
-    memory_free(n->address);
-    memory_free(n);
+    MEMORY_FREE_ALL(n->probe, n->watch, n->address, n);
 }
 
 const char *upstream_node_address(const struct upstream_node *n) {
@@ -279,8 +274,8 @@ bool node_backing_off(const struct upstream_node *n) {
 }
 
 void upstream_try_now(struct upstream *u) {
-    LIST_FOREACH(it, &u->nodes)
-    LIST_ENTRY(it, struct upstream_node, link)->retry_at_ms = 0;
+    LIST_EACH(n, &u->nodes, struct upstream_node, link)
+    n->retry_at_ms = 0;
 }
 
 void node_log(struct upstream_node *n, const char *what, const char *reason) {
@@ -319,9 +314,9 @@ void node_works(struct upstream_node *n) {
 /* ---- dedicated lanes ---- */
 
 struct upstream_dedicated *dedicated_find(const struct upstream *u, uint32_t number) {
-    LIST_FOREACH(it, &u->dedicated)
-    if (LIST_ENTRY(it, struct upstream_dedicated, link)->number == number)
-        return LIST_ENTRY(it, struct upstream_dedicated, link);
+    LIST_EACH(lane, &u->dedicated, struct upstream_dedicated, link)
+    if (lane->number == number)
+        return lane;
     return NULL;
 }
 
@@ -338,14 +333,8 @@ uint32_t upstream_dedicated_new(struct upstream *u, const char *client,
     return dedicated->number;
 }
 
-static void push_ignored(void *arg, const char *data, size_t len) {
-}
-
-static void loss_ignored(void *arg) {
-}
-
 uint32_t upstream_dedicated_own(struct upstream *u) {
-    static const struct upstream_dedicated_events silent = {.push = push_ignored, .lost = loss_ignored};
+    static const struct upstream_dedicated_events silent;
     if (u->own_dedicated == 0)
         u->own_dedicated = upstream_dedicated_new(u, "", &silent);
     return u->own_dedicated;
@@ -370,8 +359,6 @@ void upstream_dedicated_free(struct upstream *u, uint32_t number) {
     if (!dedicated)
         return;
     list_remove(&dedicated->link);
-    memory_free(dedicated->commands);
-    memory_free(dedicated->client);
-    memory_free(dedicated);
+    MEMORY_FREE_ALL(dedicated->commands, dedicated->client, dedicated);
     u->dedicated_ended = true;
 }

@@ -85,8 +85,7 @@ static bool take_handshake(struct upstream_conn *c, const char *data, size_t len
 /* ---- replies ---- */
 
 static struct upstream_request *oldest(struct upstream_conn *c) {
-    struct list_node *n = list_first(&c->pending);
-    return n ? LIST_ENTRY(n, struct upstream_request, link) : NULL;
+    return LIST_FIRST(&c->pending, struct upstream_request, link);
 }
 
 /* Tells a late request's owner, while the request has its bytes. */
@@ -184,7 +183,7 @@ static void take_push(struct upstream_conn *c, const char *data, size_t len, boo
         return;
     struct text whole = c->push; /* the owner may close the connection */
     c->push = (struct text){0};
-    if (lane)
+    if (lane && lane->events.push)
         lane->events.push(lane->events.arg, whole.len > 0 ? whole.data : data, whole.len > 0 ? whole.len : len);
     text_clear(&whole);
 }

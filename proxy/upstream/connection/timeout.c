@@ -93,8 +93,7 @@ static bool conn_has_news(const struct upstream_conn *c) {
 /* Whether a request on the node may take its time, and the node answers a probe. Replies of earlier requests may be
  * ready: a node writes them only after it has run all commands that it has read. */
 static bool may_last(const struct upstream_conn *c, int64_t now) {
-    LIST_FOREACH(it, &c->pending) {
-        const struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
+    LIST_EACH(r, &c->pending, const struct upstream_request, link) {
         if (r->open || !iobuf_sent(r->chunk, r->bytes + r->len - 1))
             return false;
         if (r->ops->may_last && r->ops->may_last(r))
@@ -154,8 +153,7 @@ static bool conn_check(struct upstream_conn *c, int64_t now) {
 
 void node_sweep(struct upstream *u) {
     int64_t now = clock_ms();
-    LIST_FOREACH(it, &u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+    LIST_EACH(c, &u->conns, struct upstream_conn, link) {
         if (c->state != CONN_READY || c->in_flight > 0 || (c->pin && c->pin->owned))
             continue;
         bool unused = c->node->slots == 0 && !c->node->master;
@@ -165,8 +163,7 @@ void node_sweep(struct upstream *u) {
         if (unused || now - c->progress_ms > (c->pin ? PIN_IDLE_MS : IDLE_MS) || (lane && login_is_over(lane->login)))
             conn_close(c, CONN_IDLE, "idle");
     }
-    LIST_FOREACH_SAFE(it, &u->nodes) {
-        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
+    LIST_EACH_SAFE(n, &u->nodes, struct upstream_node, link) {
         if (n->slots == 0 && !n->master && list_empty(&n->pools) && n->pins == 0)
             node_forget(n);
     }
@@ -178,8 +175,7 @@ void upstream_tick(struct ev_loop *loop, ev_timer *w, int revents) {
     struct upstream *u = w->data;
     int64_t now = clock_ms();
     bool open = false, busy = false;
-    LIST_FOREACH(it, &u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+    LIST_EACH(c, &u->conns, struct upstream_conn, link) {
         conn_login_again(c);
         busy |= conn_check(c, now);
     }
@@ -187,8 +183,8 @@ void upstream_tick(struct ev_loop *loop, ev_timer *w, int revents) {
         u->swept_ms = now;
         node_sweep(u);
     }
-    LIST_FOREACH(it, &u->conns)
-    open |= LIST_ENTRY(it, struct upstream_conn, link)->state != CONN_CLOSED;
+    LIST_EACH(c, &u->conns, struct upstream_conn, link)
+    open |= c->state != CONN_CLOSED;
     if (!open) {
         ev_timer_stop(u->loop, &u->tick);
         u->tick_fast = false;

@@ -22,11 +22,8 @@ static void cluster_collect(struct topology *t) {
     size_t others = t->candidate_count;
     for (size_t i = 0; i < t->replica_count; i++)
         topology_add(t, &t->replicas[i]);
-    for (size_t i = 0; i < u->config->address_count; i++) {
-        struct address at;
-        if (address_parse(u->config->addresses[i], strlen(u->config->addresses[i]), &at))
-            topology_add(t, &at);
-    }
+    for (size_t i = 0; i < u->config->address_count; i++)
+        topology_add(t, &u->seeds[i]);
     for (size_t i = 0; i < u->master_count; i++)
         topology_add(t, &u->masters[i]->at);
     topology_rotate(t, others);

@@ -130,10 +130,6 @@ static void watch_free(struct sentinel_watch *w) {
 
 /* ---- the Sentinels -------------------------------------------------------------------------- */
 
-static bool configured(const struct upstream_config *config, size_t i, struct address *at) {
-    return address_parse(config->addresses[i], strlen(config->addresses[i]), at);
-}
-
 static void sentinel_collect(struct topology *t) {
     struct sentinel *s = sentinel_of(t);
     if (s->has_first)
@@ -232,8 +228,7 @@ static void on_others(struct topology *t, const redisReply *reply) {
         for (size_t i = 0; i < s->watch_count; i++)
             s->watches[i]->known = address_same(&s->watches[i]->link.at, &t->asked.at);
         for (size_t i = 0; i < t->u->config->address_count; i++)
-            if (configured(t->u->config, i, &at))
-                see_sentinel(s, &at);
+            see_sentinel(s, &t->u->seeds[i]);
         for (size_t i = 0; i < reply->elements; i++) {
             const redisReply *host = field(reply->element[i], "ip"), *port = field(reply->element[i], "port");
             if (host && port && read_address(host, port, &at))
@@ -344,10 +339,8 @@ struct topology *sentinel_new(struct upstream *u) {
                                               .clear = sentinel_clear};
     struct sentinel *s = memory_zalloc(sizeof(*s));
     topology_init(&s->topology, u, &kind, CALM_MS);
-    struct address at;
     for (size_t i = 0; i < u->config->address_count; i++)
-        if (configured(u->config, i, &at))
-            see_sentinel(s, &at);
+        see_sentinel(s, &u->seeds[i]);
     return &s->topology;
 }
 

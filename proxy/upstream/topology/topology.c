@@ -108,8 +108,7 @@ static void end_round(struct topology *t, bool changed) {
     if (t->again)
         topology_want(t);
     t->again = false;
-    LIST_FOREACH(it, &u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+    LIST_EACH(c, &u->conns, struct upstream_conn, link) {
         if (c->unverified && c->state != CONN_CLOSED)
             conn_ready(c);
     }
