@@ -25,7 +25,7 @@
 #include "proxy/listen.h"
 #include "proxy/own_password.h"
 #include "proxy/upstream/connection/connection.h"
-#include "proxy/witness/vote.h"
+#include "proxy/witness/witness.h"
 #include "proxy/worker/worker.h"
 
 enum { PATTERN_MAX_BYTES = 256, WHY_MAX = 320 };

@@ -11,9 +11,11 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "parser/invariant.h"
+#include "proxy/base/text.h"
 
 static const char LINE_BEGIN[] = "PROXY ";
 static const unsigned char SIGNATURE[] = {0x0d, 0x0a, 0x0d, 0x0a, 0x00, 0x0d, 0x0a, 0x51, 0x55, 0x49, 0x54, 0x0a};
@@ -56,49 +58,22 @@ static void set_ipv6(struct sockaddr_storage *to, const void *address, const voi
 
 /* ---- version 1 ------------------------------------------------------------------------------------ */
 
-/* The words of a line between single blanks. */
-struct words {
-    const char *at, *end;
-};
-
-/* Copies the next word; false if there is none, or it does not fit. */
-static bool take_word(struct words *w, char *out, size_t size) {
-    const char *blank = memchr(w->at, ' ', (size_t)(w->end - w->at));
-    const char *end = blank ? blank : w->end;
-    size_t len = (size_t)(end - w->at);
-    if (len == 0 || len >= size || memchr(w->at, '\0', len))
+static bool read_port(const char *text, uint16_t *port) {
+    size_t len = text ? strlen(text) : 0;
+    if (len == 0 || len > PORT_DIGITS || strspn(text, "0123456789") != len || (text[0] == '0' && len > 1))
         return false;
-    memcpy(out, w->at, len);
-    out[len] = '\0';
-    w->at = blank ? blank + 1 : w->end;
-    return true;
-}
-
-static bool take_port(struct words *w, uint16_t *port) {
-    char text[PORT_DIGITS + 1];
-    unsigned n = 0;
-    if (!take_word(w, text, sizeof(text)) || (text[0] == '0' && text[1]))
-        return false;
-    for (const char *p = text; *p; p++) {
-        if (*p < '0' || *p > '9')
-            return false;
-        n = n * 10 + (unsigned)(*p - '0');
-    }
+    unsigned long n = strtoul(text, NULL, 10);
     *port = htons((uint16_t)n);
     return n <= UINT16_MAX;
 }
 
-static bool take_address(struct words *w, int family, void *address) {
-    char text[INET6_ADDRSTRLEN];
-    return take_word(w, text, sizeof(text)) && inet_pton(family, text, address) == 1;
-}
-
 /* Reads the addresses and ports after TCP4 or TCP6. */
-static bool line_addresses(struct words *w, int family, struct proxy_header *h) {
+static bool line_addresses(char *rest, int family, struct proxy_header *h) {
     unsigned char from[sizeof(struct in6_addr)], to[sizeof(struct in6_addr)];
     uint16_t from_port, to_port;
-    if (!take_address(w, family, from) || !take_address(w, family, to) || !take_port(w, &from_port) ||
-        w->at == w->end || !take_port(w, &to_port) || w->at != w->end || w->end[-1] == ' ')
+    const char *client = strsep(&rest, " "), *reached = strsep(&rest, " ");
+    if (!client || !reached || inet_pton(family, client, from) != 1 || inet_pton(family, reached, to) != 1 ||
+        !read_port(strsep(&rest, " "), &from_port) || !read_port(strsep(&rest, " "), &to_port) || rest)
         return false;
     void (*set)(struct sockaddr_storage *, const void *, const void *) = family == AF_INET ? set_ipv4 : set_ipv6;
     set(&h->client, from, &from_port);
@@ -112,17 +87,17 @@ static enum proxy_header_result line_read(const char *bytes, size_t len, struct 
         return len < LINE_MAX_BYTES ? PROXY_HEADER_MORE : refuse(wrong, "its line is longer than 107 bytes");
     if (newline[-1] != '\r')
         return refuse(wrong, "its line does not end with CR LF");
-    struct words w = {.at = bytes + sizeof(LINE_BEGIN) - 1, .end = newline - 1};
-    char kind[sizeof("UNKNOWN")];
+    const char *at = bytes + sizeof(LINE_BEGIN) - 1;
+    char line[LINE_MAX_BYTES], *rest = line;
+    text_printable(line, sizeof(line), at, (size_t)(newline - 1 - at), '?'); /* no word contains '?' */
     h->len = (size_t)(newline - bytes) + 1;
-    if (!take_word(&w, kind, sizeof(kind)))
-        return refuse(wrong, "expected TCP4, TCP6 or UNKNOWN");
+    const char *kind = strsep(&rest, " ");
     if (strcmp(kind, "UNKNOWN") == 0)
         return PROXY_HEADER_DONE; /* the rest of an UNKNOWN line is ignored */
     bool ipv4 = strcmp(kind, "TCP4") == 0;
     if (!ipv4 && strcmp(kind, "TCP6") != 0)
         return refuse(wrong, "expected TCP4, TCP6 or UNKNOWN");
-    if (!line_addresses(&w, ipv4 ? AF_INET : AF_INET6, h))
+    if (!line_addresses(rest, ipv4 ? AF_INET : AF_INET6, h))
         return refuse(wrong, "expected two addresses and two ports");
     return PROXY_HEADER_DONE;
 }

@@ -1,8 +1,6 @@
 /*
- * Contexts of certificates, keys and rules, which OpenSSL builds from the directives. Connections are made under a
- * context's mutex, so that a reload can replace everything at once.
- *
- * One TLS connection: handshake, reading and writing, and the reads and writes that OpenSSL needs in between.
+ * Contexts of certificates, keys and rules, and TLS connections. Connections are made under a context's mutex, so that
+ * a reload can replace everything at once.
  *
  *      tls_write:  iobuf, many chunks ── up to 16 KB gathered ──> SSL_write, a record ──> socket
  *      tls_read:   socket ──> SSL_read until the socket is empty or the caller's room is full
@@ -182,7 +180,7 @@ static bool set_rules(struct loading *l) {
     return right;
 }
 
-/* ---- the life of contexts ------------------------------------------------------------------------- */
+/* ---- contexts -------------------------------------------------------------------------------------- */
 
 struct tls_context *tls_context_new(const struct tls_options *options, tls_refusal *refused, void *arg) {
     ERR_clear_error();
@@ -211,14 +209,13 @@ struct tls_context *tls_context_new(const struct tls_options *options, tls_refus
 
 void tls_context_replace(struct tls_context *c, struct tls_context *fresh) {
     pthread_mutex_lock(&c->mutex);
-    SSL_CTX *ctx = c->ctx;
-    char *name = c->server_name;
+    struct tls_context old = *c;
     c->ctx = fresh->ctx;
     c->server_name = fresh->server_name;
     c->verify = fresh->verify;
     pthread_mutex_unlock(&c->mutex);
-    fresh->ctx = ctx;
-    fresh->server_name = name;
+    fresh->ctx = old.ctx;
+    fresh->server_name = old.server_name;
     tls_context_free(fresh);
 }
 
@@ -248,20 +245,10 @@ static bool ask_for(SSL *ssl, const char *host, bool verify) {
     return SSL_set_tlsext_host_name(ssl, host) == 1 && (!verify || SSL_set1_host(ssl, host) == 1);
 }
 
-/* Makes the OpenSSL object of a new connection, from the context's present contents. `host` as for tls_new. NULL if
- * OpenSSL is out of memory. Thread-safe. */
-static SSL *context_open(struct tls_context *c, const char *host) {
-    pthread_mutex_lock(&c->mutex);
-    SSL *ssl = SSL_new(c->ctx);
-    if (ssl && host && !ask_for(ssl, c->server_name ? c->server_name : host, c->verify == TLS_VERIFY_NAME)) {
-        SSL_free(ssl);
-        ssl = NULL;
-    }
-    pthread_mutex_unlock(&c->mutex);
-    return ssl;
-}
-
 /* ---- one connection -------------------------------------------------------------------------------- */
+
+static void on_again(struct ev_loop *loop, ev_timer *timer, int events);
+static void on_io(struct ev_loop *loop, ev_io *io, int events);
 
 struct tls {
     SSL *ssl; /* NULL: out of memory; the handshake will report it */
@@ -276,8 +263,6 @@ struct tls {
     void (*done)(void *arg, const char *error);
     void *arg;
 };
-
-/* ---- errors ---------------------------------------------------------------------------------------- */
 
 static void fail(struct tls *t, const char *text) {
     t->broken = true;
@@ -309,16 +294,18 @@ const char *tls_error(const struct tls *t) {
     return t->error ? t->error : strerror(errno);
 }
 
-/* ---- life ------------------------------------------------------------------------------------------- */
-
-static void on_again(struct ev_loop *loop, ev_timer *timer, int events);
-static void on_io(struct ev_loop *loop, ev_io *io, int events);
-
 struct tls *tls_new(struct tls_context *context, struct ev_loop *loop, int fd, const char *host) {
     struct tls *t = memory_zalloc(sizeof(*t));
     t->loop = loop;
     t->fd = fd;
-    t->ssl = context_open(context, host);
+    pthread_mutex_lock(&context->mutex);
+    const char *name = host && context->server_name ? context->server_name : host;
+    t->ssl = SSL_new(context->ctx);
+    if (t->ssl && name && !ask_for(t->ssl, name, context->verify == TLS_VERIFY_NAME)) {
+        SSL_free(t->ssl);
+        t->ssl = NULL;
+    }
+    pthread_mutex_unlock(&context->mutex);
     if (t->ssl && SSL_set_fd(t->ssl, fd) == 1)
         host ? SSL_set_connect_state(t->ssl) : SSL_set_accept_state(t->ssl);
     else
@@ -359,13 +346,11 @@ void tls_handshake(struct tls *t, void (*done)(void *arg, const char *error), vo
 
 /* ---- afterwards ------------------------------------------------------------------------------------- */
 
-static void call_reader(struct tls *t) {
-    if (t->reader && ev_is_active(t->reader) && (t->reader->events & EV_READ))
-        ev_invoke(t->loop, t->reader, EV_READ); /* the reader may free the connection */
-}
-
+/* Calls the owner's reader, which may free the connection. */
 static void on_again(struct ev_loop *loop, ev_timer *timer, int events) {
-    call_reader(timer->data);
+    struct tls *t = timer->data;
+    if (t->reader && ev_is_active(t->reader) && (t->reader->events & EV_READ))
+        ev_invoke(loop, t->reader, EV_READ);
 }
 
 static void on_io(struct ev_loop *loop, ev_io *io, int events) {
@@ -388,7 +373,7 @@ static void on_io(struct ev_loop *loop, ev_io *io, int events) {
     if (done)
         done(t->arg, t->error);
     else
-        call_reader(t);
+        on_again(loop, &t->again, 0);
 }
 
 bool tls_has_more(const struct tls *t) {

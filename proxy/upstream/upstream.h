@@ -7,7 +7,7 @@
  *         request->ops->fail   <───────────┴── lost connection: again, or failed ─┘
  *
  * Requests that a shared connection can't carry (transactions, blocking commands, subscriptions) go over a pin: a
- * connection to one node that only the caller uses. The upstream neither redirects nor repeats requests on a pin.
+ * connection that only the caller uses. The upstream neither redirects nor repeats requests on a pin.
  *
  * It knows no sessions and no locks. Each request ends exactly once: with a complete reply, or with fail. No callback
  * is called from inside upstream_submit, upstream_pin_submit or upstream_unpin.
@@ -57,29 +57,27 @@ struct upstream_config {
     struct tls_context *tls;           /* for all nodes except those behind unix sockets; borrowed; NULL: plain */
 };
 
-/* The number of a login: the user that a connection is logged in as, with its password. The number is valid until it is
- * released, or for the life of the process. 0 is the proxy's own login at the upstream's servers (upstream_own_login).
- * Thread-safe. user may be NULL (AUTH with one argument). */
+/* The number of a login: a user with its password. It is valid until it is released. 0 is the proxy's own login at the
+ * upstream's servers (upstream_own_login). Thread-safe, as the next three are. user may be NULL (AUTH with one
+ * argument). */
 uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len);
-/* Gives back a login taken by one upstream_login_intern; clients may try passwords for ever, so logins must not pile
- * up. After the last release the login is forgotten. Exception: the last logins that a node accepted get the same
- * number if they come again. A number is never used for another login. Calling it is optional; 0 is ignored.
- * Thread-safe. */
+/* Gives back a login taken by one upstream_login_intern; 0 is ignored. After the last release the login is forgotten.
+ * Exception: the last logins that a node accepted get the same number if they come again. A number is never used for
+ * another login. */
 void upstream_login_release(uint32_t login);
-/* Notes that a node accepted the login; returns whether a node had accepted it before. upstream_login_refuse notes that
- * a node refused it: for one second no connection is opened for it. Thread-safe. */
+/* Notes that a node accepted the login; returns whether a node had accepted it before. */
 bool upstream_login_prove(uint32_t login);
+/* Notes that a node refused the login: for one second no connection is opened for it. */
 void upstream_login_refuse(uint32_t login);
 /* Sets the proxy's own login at some servers, for all upstreams of the process; password NULL: none. Both are copied.
- * Connections that are open log in again at their upstream's next tick; a new connection to a node that refuses the
- * login tries the login before. Returns whether it has changed. Thread-safe. */
+ * Open connections log in again at their upstream's next tick; a new connection to a node that refuses the login tries
+ * the login before. Returns whether it has changed. Thread-safe. */
 bool upstream_own_login(enum upstream_own at, const char *user, const char *password);
-/* Sets what to call when a server refuses the proxy's own login. Any thread may call it, so set it before upstreams are
- * made. */
+/* Sets what any thread calls when a server refuses the proxy's own login. To be set before upstreams are made. */
 void upstream_own_login_hear(void (*refused)(void *arg), void *arg);
-/* Lanes without AUTH: their connections send none, so the node treats them as its default user. TRIED: clients' logins
- * are tried over it. ASKED: the proxy asks over it what the node permits to clients without login. STRANGER: clients
- * without login use it, if they must not act as the proxy's own user. */
+/* Lanes without AUTH, on which the node takes the proxy for its default user. TRIED: clients' logins are tried over it.
+ * ASKED: the proxy asks over it what the node permits to clients without login. STRANGER: clients without login use it,
+ * if they must not act as the proxy's own user. */
 #define UPSTREAM_LOGIN_TRIED    UINT32_MAX
 #define UPSTREAM_LOGIN_ASKED    (UINT32_MAX - 1)
 #define UPSTREAM_LOGIN_STRANGER (UINT32_MAX - 2)
@@ -100,9 +98,8 @@ enum upstream_failure {
     UPSTREAM_REFUSED   /* the node refused the lane (AUTH, SELECT, HELLO); `error` is the node's own error */
 };
 
-/* Which connection of a lane a request goes over. Most requests share one. Scripts of the application, which may run
- * long, and requests of sessions that get long replies have one each, so that other requests need not wait behind
- * them. */
+/* Which connection of a lane a request goes over. Most requests share one. The application's scripts, which may run
+ * long, and requests of sessions that get long replies have one each, so that no other request waits behind them. */
 enum upstream_apart { UPSTREAM_TOGETHER, UPSTREAM_SCRIPTS, UPSTREAM_LONG, UPSTREAM_APARTS = UPSTREAM_LONG };
 
 struct upstream_request;
@@ -115,43 +112,39 @@ struct upstream_late {
 };
 
 struct upstream_request_ops {
-    /* Delivers the next bytes of the reply. `data` is borrowed for the call. `last` is set with its final bytes; most
-     * replies come in one call. With `last`, the owner owns the request again: it may free it or submit it anew inside
-     * the callback, and it may submit others. */
+    /* Delivers the next bytes of the reply, borrowed for the call. `last` is set with its final bytes; most replies
+     * come in one call. With `last`, the owner owns the request again: it may free it or submit it anew inside the
+     * callback, and it may submit others. */
     void (*reply)(struct upstream_request *r, const char *data, size_t len, bool last);
-    /* Says that no reply will come, or no more of it. `error` is a whole RESP error without '-' and CR LF, e.g.
-     * "UPSTREAM node 127.0.0.1:7001 was lost; the outcome of the request is unknown". The owner owns the request
-     * again. */
+    /* Says that no reply will come, or no more of it; the owner owns the request again. `error` is a whole RESP error
+     * without '-' and CR LF, e.g. "UPSTREAM node 127.0.0.1:7001 was lost; the outcome of the request is unknown". */
     void (*fail)(struct upstream_request *r, enum upstream_failure why, const char *error);
-    /* May be NULL. The request is on its way to another node, because it was redirected or has to be repeated. Later
-     * requests of the same client must not overtake it. Called at most once per request. */
+    /* All others may be NULL. The request is on its way to another node, or is repeated. Later requests of the same
+     * client must not overtake it. Called at most once per request. */
     void (*redirected)(struct upstream_request *r);
-    /* May be NULL: always. Whether the request may be repeated after a delay (for TRYAGAIN and similar errors). It may
-     * not if later requests of the same client are on their way, which must not overtake it. The request then ends with
-     * the node's error. */
+    /* Whether the request may be repeated after a delay (for TRYAGAIN and similar errors); NULL: always. It may not if
+     * later requests of the same client are on their way, which must not overtake it; it then ends with the error. */
     bool (*may_wait)(const struct upstream_request *r);
-    /* May be NULL: no. Whether the request may take longer than the upstream's timeout, as long as its node answers
-     * others. */
+    /* Whether the request may take longer than the upstream's timeout, as long as its node answers others; NULL: no. */
     bool (*may_last)(const struct upstream_request *r);
-    /* May be NULL: no. Whether the result is not needed any more. Asked before a request is sent that has waited for a
+    /* Whether the result is not needed any more; NULL: no. Asked before a request is sent that has waited for a
      * connection or a new map. If so, the request fails as not sent. */
     bool (*pointless)(const struct upstream_request *r);
-    /* May be NULL. The request ends now, and has taken as long as upstream_set_late says; or it fails. Its bytes are
-     * still there, if r->chunk is set. */
+    /* The request ends now, and has taken as long as upstream_set_late says; or it fails. Its bytes are still there, if
+     * r->chunk is set. */
     void (*late)(const struct upstream_request *r, const struct upstream_late *late);
 };
 
-/* A request in flight. Embedded in the caller's structure. The caller sets the fields of the first group before
- * upstream_submit, and must initialise in_flight; all other fields are private to this folder. */
+/* A request in flight, embedded in the caller's structure. Before upstream_submit the caller sets the first fields, up
+ * to begun_us, and initialises in_flight; all others are private to this folder. */
 struct upstream_request {
     const struct upstream_request_ops *ops;
     const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
     bool repeatable;             /* safe to send again (the proxy's own scripts, and requests that only read) */
     uint32_t script_at;          /* for upstream_submit_batch: the offset of the command that calls `script` */
-    uint32_t affinity; /* requests with equal affinity (a session's id; 0: the proxy itself) use the same connection of
-                          a lane */
-    uint8_t apart;     /* enum upstream_apart */
-    int64_t begun_us;  /* by clock_us, when its client sent it; INT64_MAX: it is never late */
+    uint32_t affinity;   /* a session's id; 0: the proxy. Requests with the same one share a lane's connection */
+    uint8_t apart;       /* enum upstream_apart */
+    int64_t begun_us;    /* by clock_us, when its client sent it; INT64_MAX: it is never late */
     bool was_redirected; /* set by the upstream */
     bool in_flight;      /* set by the upstream: true from submit until the request ends */
     bool multi_refused;  /* set by the upstream: upstream_submit_batch's MULTI was refused */
@@ -182,21 +175,21 @@ struct upstream_request {
 
 struct upstream_events {
     void *arg;
-    /* Says that the upstream can serve: the first slot map is there, the master is known, or a standalone is
-     * configured. With `error`: the first attempt to get there has failed. Called once. */
+    /* All may be NULL. Says, once, that the upstream can serve: the first slot map is there, the master is known, or a
+     * standalone is configured. With `error`: the first attempt to get there has failed. */
     void (*ready)(void *arg, const char *error);
-    /* May be NULL. A node has answered a client's request with NOAUTH: the connection is not logged in. */
+    /* A node has answered a client's request with NOAUTH: the connection is not logged in. */
     void (*noauth)(void *arg);
-    /* May be NULL. The host name of a standalone may lead elsewhere by now: its node failed, or answered with an error
-     * as after a failover; `readonly`: with READONLY. */
+    /* The host name of a standalone may lead elsewhere by now: its node failed, or answered with an error as after a
+     * failover; `readonly`: with READONLY. */
     void (*doubt)(void *arg, bool readonly);
-    /* May be NULL. A connection that had worked was lost, or slots are at other nodes now: a failover or a restart may
-     * have forgotten what nodes answered before. */
+    /* A connection that had worked was lost, or slots are at other nodes now: a failover or a restart may have
+     * forgotten what nodes answered before. */
     void (*may_forget)(void *arg);
 };
 
-/* Makes an upstream. `config` is borrowed and must outlive it; `readable` and `pool` belong to the same thread. NULL if
- * an address is malformed, or no name is given for Sentinel's master. The process must ignore SIGPIPE. */
+/* Makes an upstream. `config` is borrowed and must outlive it; `readable` and `pool` belong to the same thread. NULL:
+ * an address is malformed, or Sentinel's master has no name. The process must ignore SIGPIPE. */
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
                               struct chunk_pool *pool, const struct upstream_events *events);
 /* Changes the time after which a silent connection that owes a reply is dropped, also for requests in flight. */
@@ -207,27 +200,27 @@ void upstream_set_late(struct upstream *u, int64_t us);
 void upstream_free(struct upstream *u);
 
 /* Sends a request to the node of `slot` (SLOT_NONE: any node). The bytes are copied. Returns NULL, or an error in the
- * form of ops->fail if the request can't even be queued (no node serves the slot, the node is known to be down). The
- * error is static or valid until the next call; the request was not taken then. */
+ * form of ops->fail, static or valid until the next call, if the request was not taken: no node serves the slot, or the
+ * node is known to be down. */
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
                             const char *bytes, size_t len) __attribute__((warn_unused_result));
-/* Sends the AUTH of an interned login over the connection that is only used to try logins. A connection that is logged
- * in already would not tell whether the password is still valid. */
+/* Sends the AUTH of an interned login over the connection that is only used to try logins: one that is logged in
+ * already would not tell whether the password is still valid. */
 const char *upstream_submit_login(struct upstream *u, struct upstream_request *r, uint32_t login)
     __attribute__((warn_unused_result));
 /* Sends several commands as one batch, without requests of others between them: MULTI, r->leading - 1 more commands,
  * and EXEC. EXEC's reply is the request's. If a redirect prevents the execution, the whole batch follows it. The batch
  * is repeated like other requests, but not for TRYAGAIN; any other error that prevents the execution is the reply
- * (EXECABORT ...). If the node refuses MULTI, it runs the commands one by one. The reply is then that of the command
- * with leading / 2 commands before it, and r->multi_refused is set. The first EVALSHA of r->script (NULL: there is
- * none), at r->script_at, is sent with its source if the connection may not have sent the source yet. */
+ * (EXECABORT ...). If the node refuses MULTI, it runs the commands one by one: the reply is then that of the command
+ * with leading / 2 commands before it, and r->multi_refused is set. The EVALSHA of r->script (NULL: none) at
+ * r->script_at is sent with its source if the connection may not have sent the source yet. */
 const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, int slot,
                                   const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
 /* Notes that a node did not know a batch's script: the next batch on each connection sends the script's source. */
 void upstream_script_unknown(struct upstream *u);
-/* Sends a request that only reads, as upstream_submit does, to the node that read-from chooses. If a replica does not
- * give a reply, or its reply is an error, the master answers. Returns through *replica whether it went to one. */
+/* Sends a request that only reads to the node that read-from chooses. If a replica gives no reply, or an error, the
+ * master answers. Returns through *replica whether it went to one. */
 const char *upstream_submit_read(struct upstream *u, struct upstream_request *r, int slot,
                                  const struct upstream_lane *lane, const char *bytes, size_t len, bool *replica)
     __attribute__((warn_unused_result));
@@ -238,15 +231,15 @@ const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, s
                                const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
 
-/* Stops reading a request's connection, because the owner can't take more of its reply yet. Parts of the reply must
- * have come. The owner must call upstream_go_on before it abandons the request. Later requests use another connection.
- * The proxy's own repeatable requests behind it are sent again over another connection. Returns false, and reads on, if
- * requests of another affinity wait behind it. */
+/* Stops reading a request's connection, because the owner can't take more of its reply yet; parts of the reply must
+ * have come. The owner must call upstream_go_on before it abandons the request. Later requests use another connection,
+ * and so do the proxy's own repeatable requests behind it. Returns false, and reads on, if requests of another affinity
+ * wait behind it. */
 bool upstream_hold(struct upstream_request *r) __attribute__((warn_unused_result));
 void upstream_go_on(struct upstream_request *r);
 
-/* Sends later requests of other sessions over another connection, since this request's reply is long, or more long
- * replies follow it. */
+/* Sends later requests of other sessions over another connection: this reply is long, or more long replies follow it.
+ */
 void upstream_set_apart(struct upstream_request *r);
 
 /* The node that an ASK has sent the request to, or NULL. Only valid while the reply is delivered. */
@@ -258,8 +251,7 @@ bool upstream_unsent(const struct upstream_request *r);
 /* Marks a submitted request as holding a password: its bytes are overwritten when it need not be sent again. */
 void upstream_secret(struct upstream_request *r);
 
-/* Abandons a request: its reply will be read and dropped, no callback is called, and the memory of `r` is not touched
- * after this call. The upstream puts a placeholder into its place. */
+/* Abandons a request: its reply will be dropped, no callback is called, and `r` is not touched after this call. */
 void upstream_abandon(struct upstream *u, struct upstream_request *r);
 
 /* ---- dedicated lanes ---- */
@@ -267,7 +259,7 @@ void upstream_abandon(struct upstream *u, struct upstream_request *r);
 /* The client for which a connection is opened, and for how long: there are limits for both. */
 struct upstream_claim {
     const char
-        *client;  /* an address, to count a client's connections; copied. NULL: the proxy itself, without limits */
+        *client;  /* an address, by which a client's connections are counted; copied. NULL: the proxy, no limits */
     bool lasting; /* true: until the client ends the use; false: until a node has replied */
 };
 
@@ -280,17 +272,16 @@ struct upstream_dedicated_events {
 };
 
 /* Makes a dedicated lane: connections that only one caller uses, to all nodes that its requests over the lane go to.
- * Each connection counts as a lasting one of `client`. If the limits permit no more, the requests for it fail. Returns
- * the number for upstream_lane. */
+ * Each counts as a lasting one of `client`. If the limits permit no more, the requests for it fail. Returns the number
+ * for upstream_lane. */
 uint32_t upstream_dedicated_new(struct upstream *u, const char *client, const struct upstream_dedicated_events *events);
-/* The dedicated lane of the proxy's own questions that no client's request may wait behind. It is made at the first
- * call, and ends with the upstream. upstream_each_node leaves its connections out. */
+/* The dedicated lane of the proxy's own questions, which wait behind no client's request. It ends with the upstream.
+ * upstream_each_node leaves its connections out. */
 uint32_t upstream_dedicated_own(struct upstream *u);
-/* Adds a command (whole RESP, copied) to the commands that every connection opened from now on begins with. If a node
- * refuses the command, it refuses the lane. */
+/* Adds a command (whole RESP, copied) with which every connection opened from now on begins. If a node refuses the
+ * command, it refuses the lane. */
 void upstream_dedicated_begin(struct upstream *u, uint32_t dedicated, const char *command, size_t len);
-/* Ends a dedicated lane: no event comes any more, and each connection is closed once nothing is in flight on it. 0 is
- * ignored. */
+/* Ends a dedicated lane: no event comes any more, and its connections are closed once they are quiet. 0 is ignored. */
 void upstream_dedicated_free(struct upstream *u, uint32_t dedicated);
 
 /* ---- pins ---- */
@@ -299,43 +290,39 @@ struct upstream_pin;
 
 struct upstream_pin_events {
     void *arg;
-    /* Hands over bytes that answer no request: a RESP3 push, or in stream mode any message. `data` is borrowed; `last`
-     * is set with the final bytes of a message (never in raw mode, which has no messages). May be NULL. */
+    /* All may be NULL. Hands over bytes that answer no request: a RESP3 push, or in stream mode any message. `data` is
+     * borrowed; `last` is set with the final bytes of a message. */
     void (*message)(void *arg, const char *data, size_t len, bool last);
-    /* Says that nearly all that upstream_pin_more has queued was written to the socket. May be NULL. */
+    /* Says that nearly all that upstream_pin_more has queued was written to the socket. */
     void (*drained)(void *arg);
-    /* Says that the connection is gone, after its requests have failed. The owner must still call upstream_unpin. May
-     * be NULL. */
+    /* Says that the connection is gone, after its requests have failed. The owner must still call upstream_unpin. */
     void (*lost)(void *arg, const char *error);
 };
 
-/* Whether another node may have taken over from the node: it can't be reached, and the map is too old to tell. No, for
- * NULL. */
+/* Whether another node may have taken over: the node can't be reached, and the map is too old to tell. No, for NULL. */
 bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_node *node);
-/* Asks for a new map; call it if upstream_may_be_replaced is true. `r`, which carries no bytes, fails once the map is
- * there, or after one second. The caller then looks for the node again. */
+/* Asks for a new map, if upstream_may_be_replaced. `r`, which carries no bytes, fails once the map is there, or after
+ * one second; the caller then looks for the node again. */
 void upstream_await_map(struct upstream *u, struct upstream_request *r);
 
-/* Opens a pin: a connection to `node` that only the caller uses, new or from those given back. NULL with *error in the
- * form of ops->fail (valid until the next call) if the node can't be reached, `node` is NULL, or the limits permit no
- * more connections. */
+/* Opens a pin: a connection to `node` that only the caller uses, new or from those given back. NULL with *error as of
+ * upstream_submit if the node can't be reached, `node` is NULL, or the limits permit no more connections. */
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
                                        const struct upstream_claim *claim, const struct upstream_pin_events *events,
                                        const char **error) __attribute__((warn_unused_result));
-/* Lends the caller, as a pin, the connection that the requests of this affinity take over a dedicated lane. None of
- * them may be sent until the pin is given back; the connection then goes on as before, or is closed if the pin is not
- * clean. NULL with *error as from upstream_pin_open. NULL with *error NULL: something else is in flight there. */
+/* Lends, as a pin, the connection that the requests of this affinity take over a dedicated lane. None of them may be
+ * sent until the pin is given back; the connection then goes on as before, or is closed if the pin is not clean. NULL
+ * with *error as from upstream_pin_open; with *error NULL: something else is in flight there. */
 struct upstream_pin *upstream_pin_borrow(struct upstream *u, struct upstream_node *node,
                                          const struct upstream_lane *lane, uint32_t affinity,
                                          const struct upstream_pin_events *events, const char **error)
     __attribute__((warn_unused_result));
-/* Sends a request over a pin; replies come in the order of the requests. With `asking`, an ASKING goes before it. A
- * MOVED is delivered as the reply, and the slot map learns from it. Returns NULL, or the error if the connection is
- * gone. */
+/* Sends a request over a pin; replies come in order. With `asking`, an ASKING goes before it. A MOVED is delivered as
+ * the reply, and the slot map learns from it. Returns NULL, or the error if the connection is gone. */
 const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
                                 bool asking) __attribute__((warn_unused_result));
-/* Begins a request whose bytes follow in pieces, by upstream_pin_more; the last piece has `last`. Nothing else may be
- * in flight on the pin. If the node replies before it has the whole request, the connection is closed. */
+/* Begins a request whose bytes follow by upstream_pin_more, the last piece with `last`. Nothing else may be in flight
+ * on the pin. If the node replies before it has the whole request, the connection is closed. */
 const char *upstream_pin_begin(struct upstream_pin *pin, struct upstream_request *r, bool asking)
     __attribute__((warn_unused_result));
 /* Queues the next piece (copied). Returns false if more than PIN_UNSENT_MAX bytes wait to be written: the caller then
@@ -345,26 +332,24 @@ bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, 
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len);
 /* Turns stream mode on or off. In stream mode all bytes that arrive go to `message`. No request may be in flight. */
 void upstream_pin_stream(struct upstream_pin *pin, bool on);
-/* Sets how long a reply may take on the pin, once it is connected: `ms` after the last byte exchanged, then the
- * upstream's timeout begins. PIN_PATIENT: no limit. A script is not late, either, while the node answers other
- * connections. */
+/* Sets how long a reply may take on the pin, once it is connected: the upstream's timeout begins `ms` after the last
+ * byte exchanged. PIN_PATIENT: no limit. A script is not late, either, while the node answers other connections. */
 enum { PIN_PATIENT = -1 };
 void upstream_pin_patient(struct upstream_pin *pin, int64_t ms);
-/* A flag for the caller's use, stored with the connection: it is still there when the connection is pinned again. */
+/* A flag and a number for the caller's use, false and 0 on a new connection: they stay when it is pinned again. */
 bool *upstream_pin_mark(struct upstream_pin *pin);
-/* A number for the caller's use, 0 on a new connection; it is still there when the connection is pinned again. */
 int64_t *upstream_pin_number(struct upstream_pin *pin);
 /* The node that the pin is connected to; NULL once the connection is lost. */
 struct upstream_node *upstream_pin_node(const struct upstream_pin *pin);
-/* The node that a MOVED or ASK of the pin's node points at (`text` without '-' and CR LF). NULL if the text is neither,
+/* The node that a MOVED or ASK of the pin's node points at (`text` without '-' and CR LF); NULL if the text is neither,
  * or the node is unknown. The slot map learns from a MOVED. */
 struct upstream_node *upstream_pin_redirect(struct upstream_pin *pin, const char *text, size_t len, bool *ask);
 /* Gives a pin back. `clean`: the connection has no state left over and may be used again. A pin that is lost, in stream
- * mode or has replies outstanding is closed; its requests fail at the end of the turn, and no event comes any more. */
+ * mode or owes replies is closed; its requests fail at the end of the turn, and no event comes any more. */
 void upstream_unpin(struct upstream_pin *pin, bool clean);
 
 /* Writes what is queued on all connections, closes pins that were given back (their requests fail), and frees closed
- * connections. Called once per loop turn from the thread's ev_prepare, so never from inside a callback. */
+ * connections. Called once per loop turn from the thread's ev_prepare, never from inside a callback. */
 void upstream_flush(struct upstream *u);
 /* Whether upstream_flush has pins to close that were given back. */
 bool upstream_has_unpinned(const struct upstream *u);
@@ -372,24 +357,20 @@ bool upstream_has_unpinned(const struct upstream *u);
 bool upstream_waits(const struct upstream *u);
 
 /* Whether a node's error (without '-' and CR LF) is temporary: the same request may succeed a little later, at this
- * node or at its successor. Never if the upstream has no topology, since no node can take over. `keyed`: the request
- * names keys. */
+ * node or its successor. Never without a topology, since no node can take over. `keyed`: the request names keys. */
 bool upstream_error_passes(const struct upstream *u, const char *text, size_t len, bool keyed);
-/* How many ms to wait before a request with a temporary error is repeated, after `times` repeats; -1: no more
- * repeats. */
+/* How many ms to wait before a request with a temporary error is repeated, after `times` repeats; -1: no more. */
 int64_t upstream_delay_ms(unsigned times);
 
 bool upstream_is_cluster(const struct upstream *u);
 /* Whether the nodes that serve may change: a cluster's slots, or the master that Sentinels watch. */
 bool upstream_has_topology(const struct upstream *u);
 /* A number that changes whenever a slot moves to another node, or requests to a node move to another connection. A
- * session with requests in flight waits for them before it sends under a new epoch, so that no request overtakes an
- * earlier one. */
+ * session with requests in flight waits for them before it sends under a new epoch, so that none is overtaken. */
 uint64_t upstream_epoch(const struct upstream *u);
 /* How many slots have a node that serves them. A standalone has all; so has Sentinel's master once it is known. */
 unsigned upstream_slots_covered(const struct upstream *u);
-/* A digest of the slot map: equal in every proxy and thread that has the same map. It changes when a slot moves or a
- * master is replaced. */
+/* A digest of the slot map: equal in every proxy and thread with the same map. */
 uint64_t upstream_map_print(struct upstream *u);
 /* The masters that serve slots, in the order of their addresses (standalone: the one node; Sentinel: the master, if it
  * is known). */
@@ -397,32 +378,29 @@ size_t upstream_master_count(const struct upstream *u);
 struct upstream_node *upstream_master(const struct upstream *u, size_t i);
 /* A slot that the master serves; SLOT_NONE: it serves none. */
 int upstream_slot_of_node(const struct upstream *u, const struct upstream_node *master);
-/* The node that serves a slot, or NULL.
- * upstream_node_address is its address as text, borrowed. */
+/* The node that serves a slot, or NULL. */
 struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot);
-/* A master for requests without keys: the same one for the same affinity while the node is well. NULL if none is
- * known. */
+/* A master for requests without keys: the same for the same affinity while the node is well. NULL: none is known. */
 struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity);
 /* Lets the next request to each node try to connect, however short a time ago that failed. */
 void upstream_try_now(struct upstream *u);
 /* The node at this address, for upstream_submit_to; it need not serve anything, and is forgotten some time after its
  * last reply. NULL: the address is malformed. */
 struct upstream_node *upstream_node_named(struct upstream *u, const char *address);
-/* Makes the node the one that a standalone upstream consists of. What is under way at the node before it ends as when a
- * node is lost. */
+/* Makes the node the one that a standalone consists of. What is under way at the one before ends as if it were lost. */
 void upstream_switch(struct upstream *u, struct upstream_node *node);
-/* The host name of a standalone, which has been reached; NULL: there is none. Where it leads is for the caller to find
- * out: the node keeps the addresses that worked. */
+/* The host name of a standalone that has been reached; NULL: there is none. The node keeps the addresses that worked:
+ * the caller finds out where the name leads by now. */
 const char *upstream_host_name(const struct upstream *u, int *port);
 /* The addresses in use, the one that worked last first; count 0: none. */
 void upstream_host_now(const struct upstream *u, struct host_addresses *out);
-/* Connects to the first address of `to` from now on. If that is another machine, no new request uses the connections
- * that are open, and what is under way on them ends as usual. */
+/* Connects to the first address of `to` from now on. If that is another machine, no new request uses the open
+ * connections, and what is under way on them ends as usual. */
 void upstream_host_move(struct upstream *u, const struct host_addresses *to);
 /* A node under the same name at these addresses, as from upstream_node_named. */
 struct upstream_node *upstream_host_node(struct upstream *u, const struct host_addresses *host);
-/* Whether connections to the node were lost, and no request has opened another one since. The proxy's own questions can
- * wait until a request has shown that the node is back. No, for NULL. */
+/* Whether connections to the node were lost, and no request has opened another since: the proxy's own questions wait
+ * until one has shown that the node is back. No, for NULL. */
 bool upstream_node_lost(const struct upstream_node *node);
 const char *upstream_node_address(const struct upstream_node *node);
 
@@ -445,7 +423,6 @@ struct upstream_node_info {
 };
 void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const struct upstream_node_info *info),
                         void *arg);
-/* Calls `fn` for each Sentinel: "up" (subscribed), "connecting", "down". Calls nothing for upstreams of another
- * kind. */
+/* Calls `fn` for each Sentinel, if there are any: "up" (subscribed), "connecting", "down". */
 void upstream_each_sentinel(const struct upstream *u, void (*fn)(void *arg, const char *address, const char *state),
                             void *arg);

@@ -47,12 +47,9 @@ struct witnesses {
     size_t frees_owed;
     struct list_node questions;
     struct text build;
-    char *space;
-    int64_t quarantine_ms;
+    struct witness_config config; /* its texts are the set's own; the addresses are the members' */
     struct readable *readable;
     struct chunk_pool *pool;
-    struct tls_context *tls;
-    int64_t timeout_ms;
     unsigned count;
     struct witness *members[WITNESSES_MAX];
     struct list_node left; /* they were taken away, and are freed when no question uses them */
@@ -88,6 +85,43 @@ struct question {
     struct witness_word word;
     struct part parts[WITNESSES_MAX];
 };
+
+/* ---- votes ----------------------------------------------------------------------------------------- */
+
+/* Two majorities of the same witnesses have a witness in common: that is all that the protocol needs of them. Witnesses
+ * that are silent or in quarantine count against a lease. */
+
+unsigned vote_majority(unsigned count) {
+    return count / 2 + 1;
+}
+
+unsigned vote_count(const struct vote *v, enum witness_answer answer) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < v->count; i++)
+        n += v->answers[i] == answer;
+    return n;
+}
+
+unsigned vote_answered(const struct vote *v) {
+    return v->count - vote_count(v, WITNESS_DUE) - vote_count(v, WITNESS_SILENT);
+}
+
+bool vote_may_turn(const struct vote *v) {
+    unsigned others = vote_count(v, WITNESS_HOLDS);
+    return others > 0 && vote_count(v, WITNESS_GRANTS) + vote_count(v, WITNESS_LOW) + others >= vote_majority(v->count);
+}
+
+enum verdict vote_verdict(const struct vote *v) {
+    invariant(v->count > 0 && v->count <= WITNESSES_MAX, "a vote of %u witnesses", v->count);
+    unsigned granted = vote_count(v, WITNESS_GRANTS), low = vote_count(v, WITNESS_LOW);
+    if (granted >= vote_majority(v->count))
+        return VERDICT_GRANTED;
+    if (vote_count(v, WITNESS_DUE) > 0) /* also where the rest can't change it: what they say makes the error's text */
+        return VERDICT_OPEN;
+    if (granted + low >= vote_majority(v->count))
+        return VERDICT_LOW;
+    return 2 * vote_count(v, WITNESS_HOLDS) > vote_answered(v) ? VERDICT_HELD : VERDICT_NONE;
+}
 
 /* ---- the end of a question ------------------------------------------------------------------------- */
 
@@ -136,18 +170,18 @@ static void question_look(struct question *q) {
 
 /* Says once in the log that a witness has changed its ways. */
 static void witness_says(struct witness *m, enum witness_answer answer, int64_t quarantine_ms) {
-    bool was_quarantined = m->last == WITNESS_QUARANTINED, was_silent = m->last == WITNESS_SILENT;
-    if (answer == WITNESS_SILENT && !was_silent)
-        log_warning("Witness %s does not answer", m->address);
-    else if (answer == WITNESS_QUARANTINED && !was_quarantined && m->votes_from_ms > 0)
-        log_warning("Witness %s has come with a change of 'witness', and votes in %lld s", m->address,
-                    (long long)(quarantine_ms + 999) / 1000);
-    else if (answer == WITNESS_QUARANTINED && !was_quarantined)
-        log_warning("Witness %s is in quarantine for %lld s: it was started again, and may have forgotten locks",
-                    m->address, (long long)(quarantine_ms + 999) / 1000);
-    else if (answer != WITNESS_SILENT && answer != WITNESS_QUARANTINED && (was_quarantined || was_silent))
-        log_notice("Witness %s votes again", m->address);
+    enum witness_answer before = m->last;
+    long long quarantine_s = (quarantine_ms + 999) / 1000;
     m->last = answer;
+    if (answer == WITNESS_SILENT && before != answer)
+        log_warning("Witness %s does not answer", m->address);
+    else if (answer == WITNESS_QUARANTINED && before != answer && m->votes_from_ms > 0)
+        log_warning("Witness %s has come with a change of 'witness', and votes in %lld s", m->address, quarantine_s);
+    else if (answer == WITNESS_QUARANTINED && before != answer)
+        log_warning("Witness %s is in quarantine for %lld s: it was started again, and may have forgotten locks",
+                    m->address, quarantine_s);
+    else if (answer < WITNESS_QUARANTINED && before >= WITNESS_QUARANTINED)
+        log_notice("Witness %s votes again", m->address);
 }
 
 static void part_ends(struct part *p, enum witness_answer answer) {
@@ -244,25 +278,6 @@ static void on_fail(struct upstream_request *r, enum upstream_failure why, const
     part_ends(p, WITNESS_SILENT);
 }
 
-static void free_again(struct question *q);
-
-/* The time of a question is over: what is still due comes too late. */
-static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct question *q = timer->data;
-    if (q->owed) {
-        free_again(q);
-        return;
-    }
-    q->starting = true;
-    for (unsigned i = 0; i < q->word.vote.count; i++)
-        if (q->parts[i].up.in_flight) {
-            upstream_abandon(q->parts[i].to->upstream, &q->parts[i].up);
-            part_ends(&q->parts[i], WITNESS_SILENT);
-        }
-    q->starting = false;
-    question_look(q);
-}
-
 /* ---- asking ---------------------------------------------------------------------------------------- */
 
 static void word(struct text *t, const char *text) {
@@ -282,31 +297,14 @@ static void build_call(struct witnesses *set, enum script_id id, const struct wi
     t->len = 0;
     text_printf(t, "*%u\r\n", 5 + arguments);
     text_append(t, script_get(id)->call, SCRIPT_CALL_LEN);
-    text_printf(&name, MARK "%s%s", lease ? ":" : "", lease ? set->space : "");
+    text_printf(&name, MARK);
     if (lease) {
-        text_printf(&name, ":%u:", (unsigned)lease->db);
+        text_printf(&name, ":%s:%u:", set->config.space, (unsigned)lease->db);
         text_append(&name, lease->name, lease->len);
     }
     text_bulk(t, name.data, name.len);
     word(t, MARK);
     text_clear(&name);
-}
-
-static struct question *question_new(struct witnesses *set, enum question_kind kind, int64_t wait_ms) {
-    struct question *q = memory_zalloc(sizeof(*q));
-    q->set = set;
-    q->kind = kind;
-    q->starting = true;
-    q->word.vote.count = set->count;
-    for (unsigned i = 0; i < set->count; i++) {
-        q->parts[i].to = set->members[i];
-        set->members[i]->used++;
-    }
-    list_append(&set->questions, &q->link);
-    ev_timer_init(&q->late, on_late, 0., 0.);
-    q->late.data = q;
-    question_time(q, wait_ms);
-    return q;
 }
 
 /* Sends what is in set->build to one witness. */
@@ -327,8 +325,54 @@ static void part_send(struct question *q, unsigned i, enum script_id id) {
         part_ends(p, WITNESS_SILENT);
 }
 
-static void question_send(struct question *q, enum script_id id) {
-    for (unsigned i = 0; i < q->word.vote.count; i++)
+/* The time of a question is over: what is still due comes too late. A release that is owed is told again. */
+static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct question *q = timer->data;
+    struct witnesses *set = q->set;
+    bool again = q->owed;
+    q->starting = true;
+    if (again) {
+        q->owed = false;
+        set->frees_owed--;
+        set->build.len = 0;
+        text_append(&set->build, q->bytes.data, q->bytes.len);
+        question_time(q, set->config.timeout_ms);
+    }
+    for (unsigned i = 0; i < q->word.vote.count; i++) {
+        struct part *p = &q->parts[i];
+        if (again && q->word.vote.answers[i] == WITNESS_SILENT) {
+            q->word.vote.answers[i] = WITNESS_DUE;
+            *p = (struct part){.to = p->to};
+            part_send(q, i, SCRIPT_WITNESS_FREE);
+        } else if (!again && p->up.in_flight) {
+            upstream_abandon(p->to->upstream, &p->up);
+            part_ends(p, WITNESS_SILENT);
+        }
+    }
+    q->starting = false;
+    question_look(q);
+}
+
+static struct question *question_new(struct witnesses *set, enum question_kind kind, int64_t wait_ms) {
+    struct question *q = memory_zalloc(sizeof(*q));
+    q->set = set;
+    q->kind = kind;
+    q->starting = true;
+    q->word.vote.count = set->count;
+    for (unsigned i = 0; i < set->count; i++) {
+        q->parts[i].to = set->members[i];
+        set->members[i]->used++;
+    }
+    list_append(&set->questions, &q->link);
+    ev_timer_init(&q->late, on_late, 0., 0.);
+    q->late.data = q;
+    question_time(q, wait_ms);
+    return q;
+}
+
+/* Sends it to `count` witnesses, from number `from` on. */
+static void question_send(struct question *q, enum script_id id, unsigned from, unsigned count) {
+    for (unsigned i = from; i < from + count; i++)
         part_send(q, i, id);
     q->starting = false;
     question_look(q);
@@ -336,7 +380,7 @@ static void question_send(struct question *q, enum script_id id) {
 
 void witness_take(struct witnesses *set, const struct witness_lease *lease, const char *over, int64_t promise_ms,
                   int64_t wait_ms, witness_done_fn done, void *arg) {
-    invariant(promise_ms > 0 && promise_ms <= set->quarantine_ms,
+    invariant(promise_ms > 0 && promise_ms <= set->config.quarantine_ms,
               "S8: a promise of %lld ms may be forgotten by a witness that votes again", (long long)promise_ms);
     struct question *q = question_new(set, QUESTION_TAKE, wait_ms);
     q->done = done;
@@ -346,36 +390,18 @@ void witness_take(struct witnesses *set, const struct witness_lease *lease, cons
     number(&set->build, lease->fence);
     word(&set->build, over);
     number(&set->build, (uint64_t)promise_ms);
-    number(&set->build, (uint64_t)set->quarantine_ms);
-    word(&set->build, set->space);
-    question_send(q, SCRIPT_WITNESS_TAKE);
-}
-
-static void free_again(struct question *q) {
-    struct witnesses *set = q->set;
-    q->owed = false;
-    set->frees_owed--;
-    set->build.len = 0;
-    text_append(&set->build, q->bytes.data, q->bytes.len);
-    question_time(q, set->timeout_ms);
-    q->starting = true;
-    for (unsigned i = 0; i < q->word.vote.count; i++)
-        if (q->word.vote.answers[i] == WITNESS_SILENT) {
-            q->word.vote.answers[i] = WITNESS_DUE;
-            q->parts[i] = (struct part){.to = q->parts[i].to};
-            part_send(q, i, SCRIPT_WITNESS_FREE);
-        }
-    q->starting = false;
-    question_look(q);
+    number(&set->build, (uint64_t)set->config.quarantine_ms);
+    word(&set->build, set->config.space);
+    question_send(q, SCRIPT_WITNESS_TAKE, 0, set->count);
 }
 
 void witness_free(struct witnesses *set, const struct witness_lease *lease) {
-    struct question *q = question_new(set, QUESTION_FREE, set->timeout_ms);
+    struct question *q = question_new(set, QUESTION_FREE, set->config.timeout_ms);
     build_call(set, SCRIPT_WITNESS_FREE, lease, 2);
     word(&set->build, lease->token);
     number(&set->build, lease->fence);
     text_append(&q->bytes, set->build.data, set->build.len);
-    question_send(q, SCRIPT_WITNESS_FREE);
+    question_send(q, SCRIPT_WITNESS_FREE, 0, set->count);
 }
 
 void witness_probe(struct witnesses *set) {
@@ -386,15 +412,13 @@ void witness_probe(struct witnesses *set) {
         int64_t left_ms = m->votes_from_ms - clock_even_ms();
         if (m->told || left_ms <= 0)
             continue;
-        struct question *q = question_new(set, QUESTION_JOIN, set->timeout_ms);
+        struct question *q = question_new(set, QUESTION_JOIN, set->config.timeout_ms);
         build_call(set, SCRIPT_WITNESS_JOIN, NULL, 2);
         number(&set->build, (uint64_t)left_ms);
-        word(&set->build, set->space);
-        part_send(q, i, SCRIPT_WITNESS_JOIN);
-        q->starting = false;
-        question_look(q);
+        word(&set->build, set->config.space);
+        question_send(q, SCRIPT_WITNESS_JOIN, i, 1);
     }
-    witness_take(set, &none, "", 1, set->timeout_ms, NULL, NULL);
+    witness_take(set, &none, "", 1, set->config.timeout_ms, NULL, NULL);
 }
 
 const char *witness_trust(struct witnesses *set, const char *address, size_t len,
@@ -407,13 +431,11 @@ const char *witness_trust(struct witnesses *set, const char *address, size_t len
     if (set->members[i]->votes_from_ms > clock_even_ms())
         return "ERR the witness has come with a reload: leases may be live that it does not know, and it votes when "
                "they are over (docs/quorum.md)";
-    struct question *q = question_new(set, QUESTION_TRUST, set->timeout_ms);
+    struct question *q = question_new(set, QUESTION_TRUST, set->config.timeout_ms);
     q->trusted = done;
     q->arg = arg;
     build_call(set, SCRIPT_WITNESS_TRUST, NULL, 0);
-    part_send(q, i, SCRIPT_WITNESS_TRUST);
-    q->starting = false;
-    question_look(q);
+    question_send(q, SCRIPT_WITNESS_TRUST, i, 1);
     return NULL;
 }
 
@@ -433,22 +455,19 @@ static void on_flush(struct ev_loop *loop, struct ev_prepare *prepare, int event
     set->flushing = true;
     for (unsigned i = 0; i < set->count; i++)
         upstream_flush(set->members[i]->upstream);
-    LIST_FOREACH(it, &set->left)
-    upstream_flush(LIST_ENTRY(it, struct witness, link)->upstream);
+    LIST_EACH(m, &set->left, struct witness, link)
+    upstream_flush(m->upstream);
     set->flushing = false;
-    LIST_FOREACH_SAFE(it, &set->left)
-    if (LIST_ENTRY(it, struct witness, link)->used == 0)
-        witness_close(LIST_ENTRY(it, struct witness, link));
+    LIST_EACH_SAFE(m, &set->left, struct witness, link)
+    if (m->used == 0)
+        witness_close(m);
 }
 
 static void on_again(struct ev_loop *loop, struct ev_idle *again, int events) {
 }
 
-static void on_ready(void *arg, const char *error) {
-}
-
 static struct witness *witness_open(struct witnesses *set, const char *address) {
-    static const struct upstream_events events = {.ready = on_ready};
+    static const struct upstream_events none;
     struct witness *m = memory_zalloc(sizeof(*m));
     list_init(&m->link);
     m->address = memory_strdup(address);
@@ -457,9 +476,9 @@ static struct witness *witness_open(struct witnesses *set, const char *address) 
                                          .addresses = &m->address,
                                          .address_count = 1,
                                          .connections = 1,
-                                         .timeout_ms = set->timeout_ms,
-                                         .tls = set->tls};
-    m->upstream = upstream_new(set->loop, set->readable, &m->config, set->pool, &events);
+                                         .timeout_ms = set->config.timeout_ms,
+                                         .tls = set->config.tls};
+    m->upstream = upstream_new(set->loop, set->readable, &m->config, set->pool, &none);
     invariant(m->upstream, "a witness's address was found wrong too late");
     return m;
 }
@@ -478,7 +497,7 @@ void witnesses_change(struct witnesses *set, const char *const *addresses, size_
         if (k < n)
             before[k] = NULL;
         else if (n > 0)
-            set->members[i]->votes_from_ms = clock_even_ms() + witness_change_ms(set->quarantine_ms);
+            set->members[i]->votes_from_ms = clock_even_ms() + witness_change_ms(set->config.quarantine_ms);
     }
     for (unsigned k = 0; k < n; k++)
         if (before[k])
@@ -491,10 +510,8 @@ struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable,
     set->loop = loop;
     set->readable = readable;
     set->pool = pool;
-    set->tls = config->tls;
-    set->timeout_ms = config->timeout_ms;
-    set->space = memory_strdup(config->space ? config->space : "");
-    set->quarantine_ms = config->quarantine_ms;
+    set->config = *config;
+    set->config.space = memory_strdup(config->space ? config->space : "");
     list_init(&set->questions);
     list_init(&set->left);
     ev_prepare_init(&set->flush, on_flush);
@@ -514,17 +531,16 @@ void witnesses_free(struct witnesses *set) {
     ev_idle_stop(set->loop, &set->again);
     for (unsigned i = 0; i < set->count; i++)
         list_append(&set->left, &set->members[i]->link);
-    LIST_FOREACH_SAFE(it, &set->left) {
-        upstream_free(LIST_ENTRY(it, struct witness, link)->upstream);
-        LIST_ENTRY(it, struct witness, link)->upstream = NULL;
+    LIST_EACH(m, &set->left, struct witness, link) {
+        upstream_free(m->upstream);
+        m->upstream = NULL;
     }
-    LIST_FOREACH_SAFE(it, &set->questions)
-    question_free(LIST_ENTRY(it, struct question, link)); /* releases that are owed */
-    LIST_FOREACH_SAFE(it, &set->left)
-    witness_close(LIST_ENTRY(it, struct witness, link));
+    LIST_EACH_SAFE(q, &set->questions, struct question, link)
+    question_free(q); /* a release that is owed */
+    LIST_EACH_SAFE(m, &set->left, struct witness, link)
+    witness_close(m);
     text_clear(&set->build);
-    memory_free(set->space);
-    memory_free(set);
+    MEMORY_FREE_ALL((char *)(uintptr_t)set->config.space, set);
 }
 
 /* ---- looking in ------------------------------------------------------------------------------------ */
@@ -540,13 +556,12 @@ static void note_trip(void *arg, const struct upstream_node_info *info) {
 
 void witness_look(const struct witnesses *set, size_t i, struct witness_view *view) {
     const struct witness *m = set->members[i];
-    *view = (struct witness_view){.address = m->address, .answers = m->answers, .failures = m->failures, .state = "up"};
-    if (m->last == WITNESS_DUE)
-        view->state = "unknown";
-    else if (m->last == WITNESS_SILENT)
-        view->state = "down";
-    else if (m->last == WITNESS_QUARANTINED)
-        view->state = "quarantined";
-    view->votes = m->last != WITNESS_SILENT && m->last != WITNESS_QUARANTINED;
+    static const char *const states[WITNESS_SILENT + 1] = {
+        [WITNESS_DUE] = "unknown", [WITNESS_QUARANTINED] = "quarantined", [WITNESS_SILENT] = "down"};
+    *view = (struct witness_view){.address = m->address,
+                                  .answers = m->answers,
+                                  .failures = m->failures,
+                                  .state = states[m->last] ? states[m->last] : "up",
+                                  .votes = m->last < WITNESS_QUARANTINED};
     upstream_each_node(m->upstream, note_trip, view);
 }

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "proxy/witness/vote.h"
+#include "proxy/witness/witness.h"
 
 /* A vote from letters: g grants, h holds another lease, e empty, l low, q quarantined, s silent, . due. */
 static struct vote vote_of(const char *letters) {

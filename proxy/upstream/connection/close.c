@@ -28,31 +28,32 @@ const char *outcome_unsent(struct upstream *u, const char *base) {
 }
 
 void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason) {
-    switch (end) {
-    case CONN_LOST:
-        snprintf(out, size, "UPSTREAM node %s was lost (%s)", address, reason);
-        break;
-    case CONN_UNREACHABLE:
-        snprintf(out, size, "UPSTREAM node %s can't be reached (%s)", address, reason);
-        break;
-    case CONN_TIMEOUT:
+    static const char *const what[CONN_SHUTDOWN + 1] = {
+        [CONN_LOST] = "was lost", [CONN_UNREACHABLE] = "can't be reached", [CONN_REPLACED] = "is not used any more"};
+    if (what[end])
+        snprintf(out, size, "UPSTREAM node %s %s (%s)", address, what[end], reason);
+    else if (end == CONN_TIMEOUT)
         snprintf(out, size, "UPSTREAM node %s %s", address, reason);
-        break;
-    case CONN_REFUSED:
-    case CONN_FULL:
-        snprintf(out, size, "%s", reason);
-        break;
-    case CONN_REPLACED:
-        snprintf(out, size, "UPSTREAM node %s is not used any more (%s)", address, reason);
-        break;
-    case CONN_IDLE:
-    case CONN_SHUTDOWN:
-        snprintf(out, size, "UPSTREAM the proxy is stopping");
-        break;
-    }
+    else
+        snprintf(out, size, "%s", end == CONN_REFUSED || end == CONN_FULL ? reason : "UPSTREAM the proxy is stopping");
 }
 
 /* ---- the end ---- */
+
+/* Logs that the node refused a connection, and how many it refused since the last line. Rate-limited: a client whose
+ * login was revoked may try as often as it likes. */
+static void log_refusal(struct upstream_node *n, const char *reason) {
+    int64_t now = clock_ms();
+    n->refusals++;
+    if (n->refusal_logged_ms > 0 && now - n->refusal_logged_ms < LOG_AGAIN_MS)
+        return;
+    if (n->refusals == 1)
+        log_warning("Node %s refused a connection: %s", n->address, reason);
+    else
+        log_warning("Node %s refused %u connections, the last one: %s", n->address, n->refusals, reason);
+    n->refusal_logged_ms = now;
+    n->refusals = 0;
+}
 
 /* What an ended connection means for its node. */
 static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *reason) {
@@ -88,7 +89,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
             node_failed(n, reason);
         break;
     case CONN_REFUSED:
-        node_log_refusal(n, reason);
+        log_refusal(n, reason);
         break;
     case CONN_REPLACED:
     case CONN_IDLE:
@@ -98,11 +99,8 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
 }
 
 void pin_close_idle(struct upstream_node *n, bool all) {
-    do {
-        if (list_empty(&n->idle_pins))
-            return;
+    for (bool more = true; more && !list_empty(&n->idle_pins); more = all)
         conn_close(LIST_ENTRY(n->idle_pins.prev, struct upstream_pin, link)->conn, CONN_IDLE, "its place is needed");
-    } while (all);
 }
 
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) {
@@ -119,8 +117,8 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     struct list_node requests;
     list_init(&requests);
     list_splice(&requests, &c->pending);
-    LIST_FOREACH(it, &requests)
-    LIST_ENTRY(it, struct upstream_request, link)->conn = NULL;
+    LIST_EACH(r, &requests, struct upstream_request, link)
+    r->conn = NULL;
     uint32_t dedicated = c->state == CONN_READY ? c->dedicated : 0;
     conn_set_state(c, CONN_CLOSED);
     c->in_flight = 0;
@@ -139,8 +137,9 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     c->pin = NULL;
     c->node = NULL;
     u->above->lost(u, &requests, n, end, why);
-    if (dedicated)
-        dedicated_lost(u, dedicated);
+    const struct upstream_dedicated *lane = dedicated_find(u, dedicated);
+    if (lane && lane->events.lost && !u->closing)
+        lane->events.lost(lane->events.arg);
     if (end == CONN_FULL)
         pin_close_idle(n, true);
     if (pin && pin->owned && pin->events.lost) {
@@ -154,23 +153,19 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
 
 /* A pin in use goes on until it is given back: the state that it has built up is on the old machine. */
 void conn_retire_all(struct upstream_node *n) {
-    struct list_node old; /* collected first: an owner that hears of the end may open new connections, to the new
-                             machine, which must stay */
-    list_init(&old);
-    LIST_FOREACH_SAFE(it, &n->u->conns) {
+    struct upstream *u = n->u;
+    pin_close_idle(n, true);
+    LIST_EACH(c, &u->conns, struct upstream_conn, link)
+    if (c->node == n)
+        conn_retire(c);
+    /* An owner that hears of the end may open new connections, to the new machine, which stay: they come after `last`.
+     */
+    const struct list_node *last = u->conns.prev;
+    for (struct list_node *it = &u->conns; it != last;) {
+        it = it->next;
         struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
-        if (c->node != n)
-            continue;
-        if (!c->dedicated && (!c->pin || !c->pin->idle)) {
-            conn_retire(c);
-        } else {
-            list_remove(it);
-            list_append(&old, it);
-        }
+        if (c->node == n && c->dedicated)
+            conn_close(c, CONN_LOST, "its name leads to another machine now");
     }
-    while (!list_empty(&old)) {
-        struct upstream_conn *c = LIST_ENTRY(list_first(&old), struct upstream_conn, link);
-        conn_close(c, c->dedicated ? CONN_LOST : CONN_IDLE, "its name leads to another machine now");
-    }
-    upstream_wake(n->u);
+    upstream_wake(u);
 }

@@ -4,10 +4,8 @@
  *      conn_send ──> out (bytes) ── conn_flush ──> socket
  *               └──> pending (requests, in the order of their bytes) ──> reply.c
  *
- * The requests wait in `out` until the connection is ready; the handshake has a separate buffer.
- *
- * A batch is a request of several commands, from MULTI to EXEC, with a script among them or none, without requests of
- * others between them, although the connection is shared:
+ * A batch is a request of several commands, from MULTI to EXEC, without requests of others between them, although the
+ * connection is shared:
  *
  *      ──> MULTI  step  EVAL ...  step  EXEC
  *      <── +OK  +QUEUED  +QUEUED  +QUEUED  *3 ...
@@ -25,8 +23,6 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
-
-enum { PLACEHOLDERS_MAX = 1024 }; /* free placeholders kept for reuse */
 
 void conn_want_write(struct upstream_conn *c, bool wanted) {
     if (wanted && c->fd >= 0 && !ev_is_active(&c->writable))
@@ -78,19 +74,11 @@ void conn_set_state(struct upstream_conn *c, enum conn_state state) {
         c->fd = -1;
         iobuf_clear(&c->out);
         iobuf_clear(&c->handshake);
-        memory_free(c->held);
-        c->held = NULL;
-        if (c->push)
-            text_clear(c->push);
-        memory_free(c->push);
-        c->push = NULL;
+        text_clear(&c->held);
+        text_clear(&c->push);
         batch_end(c, false);
         list_remove(&c->dirty);
-        for (struct conn_walk *walk = u->walks; walk; walk = walk->outer)
-            if (walk->next == &c->link)
-                walk->next = c->link.next;
-        list_remove(&c->link);
-        list_append(&u->graveyard, &c->link);
+        list_append(&u->graveyard, &c->dirty);
         break;
     }
 }
@@ -98,19 +86,9 @@ void conn_set_state(struct upstream_conn *c, enum conn_state state) {
 void conn_free(struct upstream_conn *c) {
     invariant(c->in_flight == 0 && c->fd < 0 && list_empty(&c->pending), "%zu requests are in flight", c->in_flight);
     list_remove(&c->link);
+    list_remove(&c->dirty);
     iobuf_clear(&c->handshake);
     memory_free(c);
-}
-
-void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg), void *arg) {
-    struct conn_walk walk = {.next = u->conns.next, .outer = u->walks};
-    u->walks = &walk;
-    while (walk.next != &u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(walk.next, struct upstream_conn, link);
-        walk.next = walk.next->next;
-        fn(c, arg);
-    }
-    u->walks = walk.outer;
 }
 
 /* ---- requests ---- */
@@ -136,22 +114,22 @@ void conn_ready(struct upstream_conn *c) {
               c->handshake_left);
     if (c->u->above->holds_back(c))
         return;
-    LIST_FOREACH_SAFE(n, &c->pending) {
-        if (!c->u->above->pointless(LIST_ENTRY(n, struct upstream_request, link)))
-            continue;
+    LIST_EACH_SAFE(r, &c->pending, struct upstream_request, link)
+    if (c->u->above->pointless(r)) {
         c->in_flight--;
         c->rebuild = true;
     }
     if (c->rebuild) {
         invariant(c->state != CONN_READY, "bytes that may have left are queued anew");
-        struct list_node waiting, *n;
+        struct upstream_request *r;
+        struct list_node waiting;
         list_init(&waiting);
         list_splice(&waiting, &c->pending);
         iobuf_clear(&c->out);
         c->in_flight = 0;
         c->rebuild = c->has_script = false;
-        while ((n = list_shift(&waiting)))
-            conn_send(c, LIST_ENTRY(n, struct upstream_request, link));
+        while ((r = LIST_SHIFT(&waiting, struct upstream_request, link)))
+            conn_send(c, r);
     }
     conn_set_state(c, CONN_READY);
     c->taken_us = clock_us();
@@ -289,23 +267,6 @@ void conn_append_special(struct upstream_conn *c, struct upstream_request *r) {
     memory_free(by_source);
 }
 
-void batch_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last) {
-    invariant(c->led < r->leading && r->conn == c, "leading reply %u of %u", c->led, r->leading);
-    bool counts = r->multi_refused && c->led == r->leading / 2u;
-    if (c->scan.type == '-' && (c->refusal.len == 0 || c->refused_at == c->led)) {
-        c->refused_at = c->led;
-        if (c->refusal.len + len <= REPLY_HELD_MAX)
-            text_append(&c->refusal, data, len);
-    }
-    if (last && c->led == 0 && c->scan.type == '-')
-        r->multi_refused = true;
-    c->led += last;
-    if (!counts)
-        return;
-    r->streaming = true;
-    r->ops->reply(r, data, len, false);
-}
-
 void batch_end(struct upstream_conn *c, bool executed) {
     c->has_script = c->has_script && executed;
     c->led = 0;
@@ -313,8 +274,8 @@ void batch_end(struct upstream_conn *c, bool executed) {
 }
 
 void upstream_script_unknown(struct upstream *u) {
-    LIST_FOREACH(it, &u->conns)
-    LIST_ENTRY(it, struct upstream_conn, link)->has_script = false;
+    LIST_EACH(c, &u->conns, struct upstream_conn, link)
+    c->has_script = false;
 }
 
 /* ---- abandoned requests ---- */
@@ -322,28 +283,17 @@ void upstream_script_unknown(struct upstream *u) {
 /* Takes the place of an abandoned request whose reply is still due, and drops the reply. */
 struct placeholder {
     struct upstream_request request;
-    struct upstream *u;
     bool may_last; /* the abandoned request's may_last */
 };
 
-static void placeholder_free(struct upstream_request *r) {
-    struct placeholder *s = LIST_ENTRY(r, struct placeholder, request);
+static void placeholder_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
     invariant(r->placeholder && !r->conn, "a placeholder is freed in flight");
-    if (s->u->placeholder_count >= PLACEHOLDERS_MAX) {
-        memory_free(s);
-        return;
-    }
-    s->u->placeholder_count++;
-    list_prepend(&s->u->placeholders, &r->link);
+    memory_free(LIST_ENTRY(r, struct placeholder, request));
 }
 
 static void placeholder_reply(struct upstream_request *r, const char *data, size_t len, bool last) {
     if (last)
-        placeholder_free(r);
-}
-
-static void placeholder_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
-    placeholder_free(r);
+        placeholder_fail(r, UPSTREAM_UNKNOWN, NULL);
 }
 
 static bool placeholder_may_last(const struct upstream_request *r) {
@@ -368,11 +318,7 @@ void upstream_abandon(struct upstream *u, struct upstream_request *r) {
     }
     /* Its bytes have been sent, or others behind them have: a placeholder takes over its bytes and its place. */
     invariant(!r->placeholder, "a request that may be taken back is replaced");
-    struct list_node *n = list_shift(&u->placeholders);
-    struct placeholder *s = n ? LIST_ENTRY(n, struct placeholder, request.link) : memory_alloc(sizeof(*s));
-    u->placeholder_count -= n != NULL;
-    invariant(u->placeholder_count <= PLACEHOLDERS_MAX, "%zu placeholders are free", u->placeholder_count);
-    s->u = u;
+    struct placeholder *s = memory_alloc(sizeof(*s));
     s->may_last = r->ops->may_last && r->ops->may_last(r);
     s->request = *r;
     s->request.ops = &ops;

@@ -66,7 +66,7 @@ static void conn_connected(struct upstream_conn *c) {
             c->node->addr_good = c->addr;
             c->node->reached = true;
         }
-        if (node_is_plain(c->node)) {
+        if (!c->u->config->tls || c->node->at.port == 0) {
             conn_begin(c);
             return;
         }
@@ -83,7 +83,7 @@ static void conn_connected(struct upstream_conn *c) {
 }
 
 static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
-    struct upstream_conn *c = (struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, writable));
+    struct upstream_conn *c = LIST_ENTRY(w, struct upstream_conn, writable);
     switch (c->state) {
     case CONN_CONNECTING:
         conn_connected(c);
@@ -105,12 +105,11 @@ static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
 }
 
 static void read_in_turn(ev_io *w) {
-    conn_read((struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, readable)));
+    conn_read(LIST_ENTRY(w, struct upstream_conn, readable));
 }
 
 static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
-    struct upstream_conn *c = (struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, readable));
-    readable_push(c->u->readable, w, read_in_turn);
+    readable_push(LIST_ENTRY(w, struct upstream_conn, readable)->u->readable, w, read_in_turn);
 }
 
 /* Starts to connect to the next address of the node; returns 0 or errno. */
@@ -153,30 +152,18 @@ static bool conn_start(struct upstream_conn *c, int *error) {
     return false;
 }
 
-/* ---- the node's name ---- */
-
-struct resolved {
-    const struct upstream_node *node;
-    const char *error;
-};
-
-/* Lets a connection that waited for the node's name connect. With an error, ends it. */
-static void resolved(struct upstream_conn *c, void *arg) {
-    const struct resolved *r = arg;
-    int why = 0;
-    if (c->node != r->node || c->node->lookup || c->state != CONN_RESOLVING || (!r->error && conn_start(c, &why)))
-        return;
-    conn_close(c, CONN_UNREACHABLE, r->error ? r->error : strerror(why));
-}
-
+/* Lets the connections that waited for the node's name connect. With an error, ends them. */
 static void on_found(void *arg, const struct addrinfo *found, const char *error) {
     struct upstream_node *n = arg;
     invariant(n->lookup && !n->numeric, "a lookup answers that was not asked");
     n->lookup = NULL;
     n->addr_good = 0;
     host_take(&n->host, found);
-    struct resolved r = {.node = n, .error = error};
-    conn_each(n->u, resolved, &r);
+    LIST_EACH(c, &n->u->conns, struct upstream_conn, link) {
+        int why = 0;
+        if (c->node == n && !n->lookup && c->state == CONN_RESOLVING && (error || !conn_start(c, &why)))
+            conn_close(c, CONN_UNREACHABLE, error ? error : strerror(why));
+    }
 }
 
 /* ---- opening ---- */
@@ -228,14 +215,10 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
 
 /* The lane's pool, or NULL. The pool moves to the front, so that the first pool is nearly always the right one. */
 static struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
-    LIST_FOREACH(it, &n->pools) {
-        struct upstream_pool *p = LIST_ENTRY(it, struct upstream_pool, link);
-        if (!lane_equal(&p->lane, lane))
-            continue;
-        if (n->pools.next != it) {
-            list_remove(it);
-            list_prepend(&n->pools, it);
-        }
+    LIST_EACH(p, &n->pools, struct upstream_pool, link)
+    if (lane_equal(&p->lane, lane)) {
+        list_remove(&p->link);
+        list_prepend(&n->pools, &p->link);
         return p;
     }
     return NULL;
@@ -255,7 +238,9 @@ struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstr
         list_prepend(&n->pools, &p->link);
     }
     struct quota_hold hold = {0};
-    struct upstream_conn *c = lane->dedicated && !dedicated_take(p, &hold) ? NULL : open_to(n, p, NULL);
+    const struct upstream_dedicated *dedicated = dedicated_find(n->u, lane->dedicated);
+    struct upstream_claim claim = {.client = dedicated ? dedicated->client : NULL, .lasting = true};
+    struct upstream_conn *c = quota_take(n, &claim, &hold) ? open_to(n, p, NULL) : NULL;
     if (!c) {
         quota_give(n, &hold);
         pool_release(p);

@@ -10,7 +10,7 @@
  * A folder calls functions of the folders above it through struct upstream_above.
  *
  *      upstream ── nodes ── pools (a lane each) ── connections ── pending requests
- *               ── conns (all that are open)    ── graveyard (freed by upstream_flush)
+ *               ── conns (all that are open or closed in this turn) ── graveyard (the closed ones)
  *               ── retrying (requests that wait: after TRYAGAIN and similar errors, or for a new map)
  *      nodes ── idle pins (given back, open)       u->unpinned (to be closed by upstream_flush)
  */
@@ -69,14 +69,14 @@ struct address {
     int port;               /* 0 for a unix socket */
 };
 
-/* Reads an address: "HOST:PORT", "[IPV6]:PORT", "IPV6:PORT", ":PORT", "unix:PATH". False if it is none. */
+/* Reads "HOST:PORT", "[IPV6]:PORT", "IPV6:PORT", ":PORT" or "unix:PATH". False if it is none. */
 bool address_parse(const char *text, size_t len, struct address *out) __attribute__((warn_unused_result));
-/* Whether all characters of a host are allowed in a node's host: letters, digits and . - _ : % */
+/* Whether a node's host has no other characters than letters, digits and . - _ : % */
 bool address_host_ok(const char *host, size_t len);
 static inline bool address_same(const struct address *a, const struct address *b) {
     return a->port == b->port && strcmp(a->host, b->host) == 0;
 }
-/* Writes the canonical text of an address, at most `size` bytes with its NUL. */
+/* Writes the canonical text, at most `size` bytes with its NUL. */
 void address_text(const struct address *a, char *out, size_t size);
 
 /* ---- login.c ---- */
@@ -105,8 +105,7 @@ enum conn_end {
     CONN_SHUTDOWN     /* upstream_free */
 };
 
-/* Functions of the folders above, called from connections and routing. The upper folders set this table before any
- * connection is opened. */
+/* Functions of the folders above, called from connections and routing; set before any connection is opened. */
 struct upstream_above {
     /* ---- routing ---- */
     /* Takes the requests of a connection that ended. `who` is the connection's node. */
@@ -121,29 +120,23 @@ struct upstream_above {
     /* The error for a request for which there is no node. */
     const char *(*no_node)(struct upstream *u);
     /* ---- topology: called only if there is one ---- */
-    /* Ask for a new map, since something hints at a change. want: soon, at a limited rate; now: in the next loop turns,
-     * without that limit. */
+    /* Ask for a new map. want: soon, at a limited rate; now: in the next loop turns, without that limit. */
     void (*want)(struct topology *t);
     void (*now)(struct topology *t);
     /* Whether the last round is so old that failovers may be unknown, or older than `since_ms`. */
     bool (*is_old)(const struct topology *t, int64_t since_ms);
     /* The reason why nothing is known yet, for a reply or the log. */
     void (*reason)(const struct topology *t, char *out, size_t size);
-    /* Whether a connection whose handshake is over has to wait for a round. If so, the round is started, and conn_ready
-     * is called after it. */
+    /* Whether a connection whose handshake is over has to wait for a round, which is then started; conn_ready is called
+     * after it. */
     bool (*holds_back)(struct upstream_conn *c);
-};
-
-/* A walk over u->conns that is in progress: the next connection to visit. */
-struct conn_walk {
-    struct list_node *next;
-    struct conn_walk *outer;
 };
 
 struct upstream {
     struct ev_loop *loop;
     struct readable *readable;
     const struct upstream_config *config;
+    struct address *seeds; /* the configuration's addresses */
     const struct upstream_above *above;
     struct chunk_pool *pool;
     struct upstream_events events;
@@ -155,11 +148,9 @@ struct upstream {
 
     struct list_node nodes; /* in the order in which they became known */
     size_t node_count;
+    /* Only upstream_flush takes connections out of `conns`, so a walk may close any. */
     struct list_node conns, dirty, graveyard;
-    struct conn_walk *walks; /* the innermost one first */
     struct list_node retrying;
-    struct list_node placeholders; /* free ones, for reuse */
-    size_t placeholder_count;
     struct list_node unpinned; /* pins to be closed and freed */
     struct list_node dedicated;
     uint32_t last_dedicated;
@@ -271,9 +262,8 @@ struct upstream_node {
     int64_t refusal_logged_ms; /* 0: never */
     unsigned refusals;         /* refusals since then that no line has reported */
     uint64_t requests, connects, redirects, replica_reads;
-    struct histogram
-        round_trips; /* round trips of sampled requests: the newest of a flush, one at a time per shared connection */
-    int64_t round_trip_us; /* smoothed over the sampled requests; 0: none yet */
+    struct histogram round_trips; /* of a sample: a flush's newest request, one at a time per shared connection */
+    int64_t round_trip_us;        /* smoothed over the sample; 0: none yet */
     /* The shortest since least_since_us, and in the period before; 0: none. */
     int64_t least_us, least_before_us, least_since_us;
     struct node_probe *probe; /* NULL: none was needed yet */
@@ -298,16 +288,13 @@ struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstr
 static inline bool lane_equal(const struct upstream_lane *a, const struct upstream_lane *b) {
     return memcmp(a, b, sizeof(*a)) == 0;
 }
-static inline unsigned pool_index(const struct upstream *u, const struct upstream_request *r) {
-    if (r->apart)
-        return u->connections + r->apart - 1;
-    return u->connections == 1 ? 0 : r->affinity % u->connections;
-}
 /* The connection for a request. */
 static inline struct upstream_conn *node_conn(struct upstream_node *n, const struct upstream_request *r) {
     invariant_debug(r->apart <= UPSTREAM_APARTS, "connection %d of the lane", r->apart);
     const struct upstream_lane *lane = &r->lane;
-    unsigned index = pool_index(n->u, r);
+    unsigned shared = n->u->connections, index = shared == 1 ? 0 : r->affinity % shared;
+    if (r->apart)
+        index = shared + r->apart - 1;
     if (!list_empty(&n->pools)) {
         struct upstream_pool *p = LIST_ENTRY(n->pools.next, struct upstream_pool, link);
         struct upstream_conn *c = p->conns[index];
@@ -315,10 +302,6 @@ static inline struct upstream_conn *node_conn(struct upstream_node *n, const str
             return c;
     }
     return node_conn_find(n, lane, index);
-}
-/* Whether connections to the node do without TLS: always over a unix socket. */
-static inline bool node_is_plain(const struct upstream_node *n) {
-    return !n->u->config->tls || n->at.port == 0;
 }
 /* Whether new connections are not tried for now. */
 bool node_backing_off(const struct upstream_node *n);
@@ -337,8 +320,8 @@ enum conn_state {
 };
 
 struct upstream_conn {
-    struct list_node link;  /* u->conns or u->graveyard */
-    struct list_node dirty; /* u->dirty */
+    struct list_node link;  /* u->conns */
+    struct list_node dirty; /* u->dirty or u->graveyard */
     struct upstream *u;
     struct upstream_node *node; /* NULL in the graveyard, as is pool */
     struct upstream_pool *pool; /* NULL if no more requests may follow */
@@ -386,9 +369,8 @@ struct upstream_conn {
     bool has_script;     /* a batch's script's source has been sent over it */
     struct text refusal; /* the first error among the leading replies */
     unsigned refused_at; /* the index of that reply; meaningful if there is one */
-    char *held;          /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
-    size_t held_len;
-    struct text *push; /* the beginning of a push on a dedicated lane, or NULL */
+    struct text held;    /* the beginning of a reply, REPLY_HELD_MAX bytes at most */
+    struct text push;    /* the beginning of a push on a dedicated lane */
 };
 
 /* Frees a connection that is in the graveyard. */
@@ -437,10 +419,6 @@ static inline const char *conn_errno_text(const struct upstream_conn *c) {
 }
 /* Lets requests over a connection: its handshake is over, or the round has ended that had to verify its node. */
 void conn_ready(struct upstream_conn *c);
-/* Calls `fn` for each open connection, including those opened during the walk. `fn` may close any connection: closing
- * one may make its owner close others. */
-void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg), void *arg);
-
 /* ---- close.c ---- */
 
 /* Writes why a connection ended, as an error text that says nothing about the outcome of requests. */

@@ -59,19 +59,18 @@ typedef int array_size;
 static pthread_once_t guarded_once = PTHREAD_ONCE_INIT;
 static redisReplyObjectFunctions plain, guarded;
 
+static bool is_word(const char *text, size_t len, const char *word) {
+    return len == strlen(word) && memcmp(text, word, len) == 0;
+}
+
 /* Whether this element of a message on a subscribed connection is valid: "subscribe", CHANNEL, number or "message",
  * CHANNEL, text. */
 static bool message_part_ok(const redisReadTask *task, const char *text, size_t len) {
-    switch (task->idx) {
-    case 0:
-        return task->type == REDIS_REPLY_STRING &&
-               ((len == 9 && memcmp(text, "subscribe", 9) == 0) || (len == 7 && memcmp(text, "message", 7) == 0));
-    case 1:
-        return task->type == REDIS_REPLY_STRING && len == strlen(CONTROL_CHANNEL) &&
-               memcmp(text, CONTROL_CHANNEL, len) == 0;
-    default:
-        return task->type == REDIS_REPLY_STRING || task->type == REDIS_REPLY_INTEGER;
-    }
+    if (task->type != REDIS_REPLY_STRING)
+        return task->idx > 1 && task->type == REDIS_REPLY_INTEGER;
+    if (task->idx == 0)
+        return is_word(text, len, "subscribe") || is_word(text, len, "message");
+    return task->idx > 1 || is_word(text, len, CONTROL_CHANNEL);
 }
 
 /* Whether the object may be created. `text` is for strings, `elements` for arrays. */
@@ -246,7 +245,7 @@ static void on_writable(struct ev_loop *loop, ev_io *io, int events) {
     tls_handshake(c->tls, on_secured, c);
 }
 
-/* ---- the event adapter that hiredis calls -------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------- */
 
 static void on_add_write(void *arg) {
     struct control *c = arg;
@@ -257,37 +256,27 @@ static void on_add_write(void *arg) {
 static void on_ignored(void *arg) {
 }
 
-/* ---- opening --------------------------------------------------------------------------------------- */
-
-/* Replaces the context's connection by one end of a pair. *node is then the connection, and *inner the pair's other
- * end. */
-static bool swap_socket(redisAsyncContext *ctx, int *node, int *inner) {
+/* Replaces the context's connection by one end of a pair, and takes the connection. */
+static bool control_secure(struct upstream *u, redisAsyncContext *ctx, const struct address *at) {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0)
         return false;
-    *inner = pair[1];
-    *node = fcntl(ctx->c.fd, F_DUPFD_CLOEXEC, 0);
-    bool swapped = *node >= 0 && dup3(pair[0], ctx->c.fd, O_CLOEXEC) >= 0;
+    int node = fcntl(ctx->c.fd, F_DUPFD_CLOEXEC, 0);
+    bool swapped = node >= 0 && dup3(pair[0], ctx->c.fd, O_CLOEXEC) >= 0;
     int saved = errno;
     close(pair[0]);
     if (!swapped) {
         close(pair[1]);
-        if (*node >= 0)
-            close(*node);
-    }
-    errno = saved;
-    return swapped;
-}
-
-static bool control_secure(struct upstream *u, redisAsyncContext *ctx, const struct address *at) {
-    int node, inner;
-    if (!swap_socket(ctx, &node, &inner))
+        if (node >= 0)
+            close(node);
+        errno = saved;
         return false;
+    }
     struct control *c = memory_zalloc(sizeof(*c));
     c->u = u;
     c->ctx = ctx;
     c->node = node;
-    c->inner = inner;
+    c->inner = pair[1];
     snprintf(c->host, sizeof(c->host), "%s", at->host);
     iobuf_init(&c->out, u->pool);
     ev_io_init(&c->readable, on_readable, node, EV_READ);

@@ -2,11 +2,10 @@
  * Logins, and the handshake that carries them.
  *
  * A login is the user and password of a connection, as a number, so that requests carry four bytes and no password.
- * Shared by all threads. The one mutex is taken only when a client logs in and when a connection opens.
+ * The one mutex is taken only when a client logs in and when a connection opens.
  *
- * A number is never used for another login: connections of a released login may still be open. After its last client
- * has left, an accepted login is remembered by a digest. So clients that come and go one after another share a
- * connection, and no password is kept for that.
+ * After its last client has left, an accepted login is remembered by a digest. So clients that come and go one after
+ * another share a connection, and no password is kept for that.
  *
  * The first commands on a connection: the login, the database, the protocol, and the commands of a dedicated lane.
  *
@@ -17,13 +16,11 @@
  *
  * A client may select a database, and then log in as a user without permission for SELECT; on Redis it then stays in
  * the database. So a connection for a user sends SELECT before it logs in: as the proxy's user, or without a login as
- * the node's default user. If the node refuses that, SELECT is sent after the login, as the user. Whether the session
- * may use this database is not decided here: the node has answered the session's own SELECT
- * (proxy/session/commands/local.c).
+ * the node's default user. If the node refuses that, SELECT is sent after the login, as the user. The node has answered
+ * the session's own SELECT before, and decided whether it may use the database.
  *
  * The proxy's own password (login 0) may change. A node that does not know the new password gets the one before: its
- * refusal ends a prelude. Connections that are open log in again between two requests, and stay as they are if the node
- * refuses that.
+ * refusal ends a prelude. Open connections log in again between two requests.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -33,6 +30,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 #include "proxy/net/digest.h"
 #include "proxy/upstream/connection/private.h"
 
@@ -151,7 +149,7 @@ static void login_free(struct login *l) {
 uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len) {
     if (!user)
         user_len = 0;
-    pthread_mutex_lock(&mutex);
+    MUTEX_GUARD(&mutex);
     struct login *l = login_find(user, user_len, password, password_len);
     if (!l) {
         l = login_new(user, user_len, password, password_len);
@@ -166,54 +164,48 @@ uint32_t upstream_login_intern(const char *user, size_t user_len, const char *pa
     }
     l->refs++;
     invariant(l->id != 0 && l->refs > 0, "login %u has %u clients", l->id, l->refs);
-    uint32_t id = l->id;
-    pthread_mutex_unlock(&mutex);
-    return id;
+    return l->id;
 }
 
 void upstream_login_release(uint32_t login) {
     if (login == 0)
         return;
-    pthread_mutex_lock(&mutex);
+    MUTEX_GUARD(&mutex);
     struct login **at = &buckets[login % LOGIN_BUCKETS];
     while (*at && (*at)->id != login)
         at = &(*at)->next;
     struct login *l = *at;
     invariant(!l || l->refs > 0, "login %u has no client", login);
-    if (l && --l->refs == 0) {
-        *at = l->next;
-        struct remembered *r = &remembered[remembered_next];
-        if (l->proven && login_digest(l, r->digest)) {
-            r->id = l->id;
-            invariant(!login_is_nobody(l->id) && l->refs == 0, "login %u is remembered with %u clients", l->id,
-                      l->refs);
-            remembered_next = (remembered_next + 1) % REMEMBERED;
-        }
-        login_free(l);
+    if (!l || --l->refs > 0)
+        return;
+    *at = l->next;
+    struct remembered *r = &remembered[remembered_next];
+    if (l->proven && login_digest(l, r->digest)) {
+        r->id = l->id;
+        invariant(!login_is_nobody(l->id) && l->refs == 0, "login %u is remembered with %u clients", l->id, l->refs);
+        remembered_next = (remembered_next + 1) % REMEMBERED;
     }
-    pthread_mutex_unlock(&mutex);
+    login_free(l);
 }
 
-bool upstream_login_prove(uint32_t login) {
-    pthread_mutex_lock(&mutex);
+/* Notes what a node said of a login; returns whether a node had accepted it before. */
+static bool login_note(uint32_t login, bool accepted) {
+    MUTEX_GUARD(&mutex);
     struct login *l = login_get(login);
     bool before = !l || l->proven;
     if (l) {
-        l->proven = true;
-        l->refused_ms = 0;
+        l->proven = accepted;
+        l->refused_ms = accepted ? 0 : clock_ms();
     }
-    pthread_mutex_unlock(&mutex);
     return before;
 }
 
+bool upstream_login_prove(uint32_t login) {
+    return login_note(login, true);
+}
+
 void upstream_login_refuse(uint32_t login) {
-    pthread_mutex_lock(&mutex);
-    struct login *l = login_get(login);
-    if (l) {
-        l->proven = false;
-        l->refused_ms = clock_ms();
-    }
-    pthread_mutex_unlock(&mutex);
+    (void)login_note(login, false);
 }
 
 /* ---- the proxy's own login ---- */
@@ -221,16 +213,14 @@ void upstream_login_refuse(uint32_t login) {
 bool upstream_own_login(enum upstream_own at, const char *user, const char *password) {
     struct own *o = &own[at];
     size_t user_len = user ? strlen(user) : 0, password_len = password ? strlen(password) : 0;
-    pthread_mutex_lock(&mutex);
-    bool same = o->now && password ? login_is(o->now, user, user_len, password, password_len) : !o->now && !password;
-    if (!same) {
-        login_free(o->before);
-        o->before = o->now;
-        o->now = password ? login_new(user, user_len, password, password_len) : NULL;
-        atomic_fetch_add(&o->version, 1);
-    }
-    pthread_mutex_unlock(&mutex);
-    return !same;
+    MUTEX_GUARD(&mutex);
+    if (o->now && password ? login_is(o->now, user, user_len, password, password_len) : !o->now && !password)
+        return false;
+    login_free(o->before);
+    o->before = o->now;
+    o->now = password ? login_new(user, user_len, password, password_len) : NULL;
+    atomic_fetch_add(&o->version, 1);
+    return true;
 }
 
 void upstream_own_login_hear(void (*refused)(void *arg), void *arg) {
@@ -249,37 +239,31 @@ void login_own_refused(void) {
 }
 
 bool login_own_has_before(enum upstream_own at) {
-    pthread_mutex_lock(&mutex);
-    bool has = own[at].before != NULL;
-    pthread_mutex_unlock(&mutex);
-    return has;
+    MUTEX_GUARD(&mutex);
+    return own[at].before != NULL;
 }
 
 char *login_text(enum upstream_own at, uint32_t login, bool before, size_t *len) {
-    pthread_mutex_lock(&mutex);
+    MUTEX_GUARD(&mutex);
     const struct own *o = &own[at];
     const struct login *l = login != 0 ? login_get(login) : before && o->before ? o->before : o->now;
-    char *text = NULL;
-    if (l) {
-        text = memory_alloc(32 + resp_bulk_size(4) + resp_bulk_size(l->user_len) + resp_bulk_size(l->password_len));
-        char *p = text + resp_header_write(text, '*', l->has_user ? 3 : 2);
-        p = resp_bulk_write(p, "AUTH", 4);
-        if (l->has_user)
-            p = resp_bulk_write(p, l->bytes, l->user_len);
-        p = resp_bulk_write(p, l->bytes + l->user_len, l->password_len);
-        *len = (size_t)(p - text);
-    }
-    pthread_mutex_unlock(&mutex);
+    if (!l)
+        return NULL;
+    char *text = memory_alloc(32 + resp_bulk_size(4) + resp_bulk_size(l->user_len) + resp_bulk_size(l->password_len));
+    char *p = text + resp_header_write(text, '*', l->has_user ? 3 : 2);
+    p = resp_bulk_write(p, "AUTH", 4);
+    if (l->has_user)
+        p = resp_bulk_write(p, l->bytes, l->user_len);
+    p = resp_bulk_write(p, l->bytes + l->user_len, l->password_len);
+    *len = (size_t)(p - text);
     return text;
 }
 
 bool login_is_over(uint32_t login) {
     if (login == 0 || login_is_nobody(login))
         return false;
-    pthread_mutex_lock(&mutex);
-    bool over = !login_get(login) && !is_remembered(login);
-    pthread_mutex_unlock(&mutex);
-    return over;
+    MUTEX_GUARD(&mutex);
+    return !login_get(login) && !is_remembered(login);
 }
 
 /* ---- the handshake ---- */
@@ -301,12 +285,16 @@ static int login_append(struct upstream_conn *c, uint32_t login, bool before) {
     return 1;
 }
 
+static void append_command(struct upstream_conn *c, const char *command) {
+    iobuf_append(&c->handshake, command, strlen(command));
+    c->handshake_left++;
+}
+
 static void append_select(struct upstream_conn *c, uint32_t db) {
     char number[16], select[64];
     int len = snprintf(number, sizeof(number), "%u", db);
-    len = snprintf(select, sizeof(select), "*2\r\n$6\r\nSELECT\r\n$%d\r\n%s\r\n", len, number);
-    iobuf_append(&c->handshake, select, (size_t)len);
-    c->handshake_left++;
+    snprintf(select, sizeof(select), "*2\r\n$6\r\nSELECT\r\n$%d\r\n%s\r\n", len, number);
+    append_command(c, select);
 }
 
 /* Appends what follows the prelude; without a prelude, all of the handshake. */
@@ -317,17 +305,15 @@ static bool append_login(struct upstream_conn *c, const struct upstream_lane *la
     c->handshake_left += (unsigned)replies;
     if (select)
         append_select(c, lane->db);
-    if (lane->protocol == 3) {
-        static const char hello[] = "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n";
-        iobuf_append(&c->handshake, hello, sizeof(hello) - 1);
-        c->handshake_left++;
+    if (lane->protocol == 3)
+        append_command(c, "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
+    if (lane->replica && c->u->slots)
+        append_command(c, "*1\r\n$8\r\nREADONLY\r\n");
+    const struct upstream_dedicated *dedicated = dedicated_find(c->u, lane->dedicated);
+    if (dedicated) {
+        iobuf_append(&c->handshake, dedicated->commands, dedicated->len);
+        c->handshake_left += dedicated->count;
     }
-    if (lane->replica && c->u->slots) {
-        static const char readonly[] = "*1\r\n$8\r\nREADONLY\r\n";
-        iobuf_append(&c->handshake, readonly, sizeof(readonly) - 1);
-        c->handshake_left++;
-    }
-    c->handshake_left += dedicated_handshake(c->u, lane->dedicated, &c->handshake);
     return true;
 }
 
@@ -345,13 +331,9 @@ bool handshake_append(struct upstream_conn *c) {
         snprintf(c->u->error, sizeof(c->u->error), "WRONGPASS invalid username-password pair or user is disabled.");
         return false;
     }
-    c->prelude = lane->login != 0 && !login_is_nobody(lane->login) && lane->db != 0;
+    c->prelude = known && lane->db != 0;
     if (!c->prelude)
         return append_login(c, lane, lane->db != 0);
-    if (!known) {
-        snprintf(c->u->error, sizeof(c->u->error), "%s", UNKNOWN);
-        return false;
-    }
     c->handshake_left = (unsigned)login_append(c, 0, false);
     append_select(c, lane->db);
     return true;

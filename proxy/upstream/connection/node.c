@@ -2,19 +2,16 @@
  * Nodes: an address, its health, and the connections to it, by lane. After a failure to reach a node, the proxy does
  * not try again for a while (longer each time, with jitter); meanwhile requests for it fail at once.
  *
- * It knows how many slots a node has, but not which, and nothing of requests. Here are also the upstream's tick, which
- * runs fast while something is in flight, its random numbers, and its announcement that it is ready.
+ * It knows how many slots a node has, but not which, and nothing of requests. Here are also the upstream's tick, its
+ * random numbers, and its announcement that it is ready.
  *
- * The text of an address is as configuration, MOVED and CLUSTER SLOTS write it. Nodes send addresses too, and addresses
- * go into logs and error replies: a host may only contain harmless bytes.
+ * Nodes send addresses too, and addresses go into logs and error replies: a host may only contain harmless bytes.
  *
  * Dedicated lanes: connections that only one caller uses. Each begins with the caller's commands (CLIENT TRACKING ON
- * ...). Pushes on them are delivered to the caller, and the caller is told when one of them is gone.
+ * ...). The caller gets their pushes, and is told when one of them is gone.
  *
  *      upstream_dedicated_new ──> lane.dedicated ──> connections to whatever nodes the lane's requests go
  *      upstream_dedicated_free ──> closed as soon as nothing is in flight on them
- *
- * Requests over a dedicated lane are routed, redirected and repeated like all others.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -28,18 +25,13 @@
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
-enum { LOG_AGAIN_MS = 10 * 1000 };
-
 /* ---- addresses ---- */
 
 bool address_host_ok(const char *host, size_t len) {
-    static const char extra[] = ".-_:%";
-    for (size_t i = 0; i < len; i++) {
-        char c = host[i];
-        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!letter && (c == '\0' || !strchr(extra, c)))
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:%";
+    for (size_t i = 0; i < len; i++)
+        if (!memchr(allowed, host[i], sizeof(allowed) - 1))
             return false;
-    }
     return len < 256;
 }
 
@@ -84,20 +76,16 @@ void address_text(const struct address *a, char *out, size_t size) {
 
 /* ---- time ---- */
 
-/* The next number of splitmix64, for jitter. */
-static uint64_t next_random(struct upstream *u) {
+/* By splitmix64. */
+uint32_t upstream_random(struct upstream *u, uint32_t below) {
     uint64_t z = u->random += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-uint32_t upstream_random(struct upstream *u, uint32_t below) {
-    return (uint32_t)(next_random(u) % below);
+    return (uint32_t)((z ^ (z >> 31)) % below);
 }
 
 int64_t upstream_jitter(struct upstream *u, int64_t ms) {
-    return ms - ms / 4 + (int64_t)(next_random(u) % (uint64_t)(ms / 2 + 1));
+    return ms - ms / 4 + (int64_t)upstream_random(u, (uint32_t)(ms / 2 + 1));
 }
 
 int64_t upstream_backoff(struct upstream *u, int64_t first_ms, int64_t longest_ms, unsigned failures) {
@@ -133,10 +121,9 @@ void upstream_announce(struct upstream *u, const char *error) {
 /* Takes an address that needs no lookup, a unix path or a numeric one; false for others. */
 static bool resolve_numeric(struct upstream_node *n) {
     if (n->at.port == 0) {
-        struct sockaddr_un *sun = (struct sockaddr_un *)(void *)&n->host.at[0];
+        struct sockaddr_un *sun = (void *)&n->host.at[0];
         sun->sun_family = AF_UNIX;
-        memcpy(sun->sun_path, n->at.host,
-               strnlen(n->at.host, sizeof(sun->sun_path) - 1)); /* address_parse has checked that it fits */
+        memcpy(sun->sun_path, n->at.host, strnlen(n->at.host, sizeof(sun->sun_path) - 1)); /* address_parse: it fits */
         n->host.lens[0] = sizeof(*sun);
         n->host.count = 1;
         return true;
@@ -155,8 +142,7 @@ static bool resolve_numeric(struct upstream_node *n) {
 static struct upstream_node *node_of(struct upstream *u, const char *text, const struct address *at,
                                      const struct host_addresses *host) {
     uint32_t hash = text_hash(text, strlen(text));
-    LIST_FOREACH(it, &u->nodes) {
-        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
+    LIST_EACH(n, &u->nodes, struct upstream_node, link) {
         if (n->hash == hash && strcmp(n->address, text) == 0)
             return n;
     }
@@ -198,9 +184,9 @@ void node_is_replica(struct upstream_node *n, struct upstream_node *master) {
     if (!master)
         return;
     struct list_node *at = &master->replicas; /* the order is the same in every round: a session keeps its replica */
-    LIST_FOREACH(it, &master->replicas)
-    if (strcmp(LIST_ENTRY(it, struct upstream_node, replica)->address, n->address) < 0)
-        at = it;
+    LIST_EACH(it, &master->replicas, struct upstream_node, replica)
+    if (strcmp(it->address, n->address) < 0)
+        at = &it->replica;
     list_prepend(at, &n->replica);
 }
 
@@ -210,14 +196,11 @@ void node_forget(struct upstream_node *n) {
     list_remove(&n->link);
     n->u->node_count--;
     node_is_replica(n, NULL);
-    LIST_FOREACH_SAFE(it, &n->replicas)
-    node_is_replica(LIST_ENTRY(it, struct upstream_node, replica), NULL);
+    LIST_EACH_SAFE(it, &n->replicas, struct upstream_node, replica)
+    node_is_replica(it, NULL);
     resolve_cancel(n->lookup);
-    memory_free(n->probe);
-    memory_free(n->watch);
     quota_put(n->quota);
-    memory_free(n->address);
-    memory_free(n);
+    MEMORY_FREE_ALL(n->probe, n->watch, n->address, n);
 }
 
 const char *upstream_node_address(const struct upstream_node *n) {
@@ -291,8 +274,8 @@ bool node_backing_off(const struct upstream_node *n) {
 }
 
 void upstream_try_now(struct upstream *u) {
-    LIST_FOREACH(it, &u->nodes)
-    LIST_ENTRY(it, struct upstream_node, link)->retry_at_ms = 0;
+    LIST_EACH(n, &u->nodes, struct upstream_node, link)
+    n->retry_at_ms = 0;
 }
 
 void node_log(struct upstream_node *n, const char *what, const char *reason) {
@@ -304,19 +287,6 @@ void node_log(struct upstream_node *n, const char *what, const char *reason) {
     memcpy(n->logged, line, sizeof(line));
     n->logged_ms = now;
     log_warning("Node %s %s", n->address, line);
-}
-
-void node_log_refusal(struct upstream_node *n, const char *reason) {
-    int64_t now = clock_ms();
-    n->refusals++;
-    if (n->refusal_logged_ms > 0 && now - n->refusal_logged_ms < LOG_AGAIN_MS)
-        return;
-    if (n->refusals == 1)
-        log_warning("Node %s refused a connection: %s", n->address, reason);
-    else
-        log_warning("Node %s refused %u connections, the last one: %s", n->address, n->refusals, reason);
-    n->refusal_logged_ms = now;
-    n->refusals = 0;
 }
 
 void node_failed(struct upstream_node *n, const char *reason) {
@@ -343,20 +313,10 @@ void node_works(struct upstream_node *n) {
 
 /* ---- dedicated lanes ---- */
 
-struct upstream_dedicated {
-    struct list_node link;
-    uint32_t number;
-    char *client;
-    struct upstream_dedicated_events events;
-    char *commands;   /* one after the other; NULL: none */
-    size_t len, last; /* of all commands; where the last one begins */
-    unsigned count;
-};
-
-static struct upstream_dedicated *dedicated_find(const struct upstream *u, uint32_t number) {
-    LIST_FOREACH(it, &u->dedicated)
-    if (LIST_ENTRY(it, struct upstream_dedicated, link)->number == number)
-        return LIST_ENTRY(it, struct upstream_dedicated, link);
+struct upstream_dedicated *dedicated_find(const struct upstream *u, uint32_t number) {
+    LIST_EACH(lane, &u->dedicated, struct upstream_dedicated, link)
+    if (lane->number == number)
+        return lane;
     return NULL;
 }
 
@@ -373,14 +333,8 @@ uint32_t upstream_dedicated_new(struct upstream *u, const char *client,
     return dedicated->number;
 }
 
-static void push_ignored(void *arg, const char *data, size_t len) {
-}
-
-static void loss_ignored(void *arg) {
-}
-
 uint32_t upstream_dedicated_own(struct upstream *u) {
-    static const struct upstream_dedicated_events silent = {.push = push_ignored, .lost = loss_ignored};
+    static const struct upstream_dedicated_events silent;
     if (u->own_dedicated == 0)
         u->own_dedicated = upstream_dedicated_new(u, "", &silent);
     return u->own_dedicated;
@@ -405,52 +359,6 @@ void upstream_dedicated_free(struct upstream *u, uint32_t number) {
     if (!dedicated)
         return;
     list_remove(&dedicated->link);
-    memory_free(dedicated->commands);
-    memory_free(dedicated->client);
-    memory_free(dedicated);
+    MEMORY_FREE_ALL(dedicated->commands, dedicated->client, dedicated);
     u->dedicated_ended = true;
-}
-
-bool dedicated_take(const struct upstream_pool *p, struct quota_hold *hold) {
-    invariant(p->lane.dedicated != 0 && !hold->client, "lane %u", p->lane.dedicated);
-    const struct upstream_dedicated *dedicated = dedicated_find(p->node->u, p->lane.dedicated);
-    struct upstream_claim claim = {.client = dedicated ? dedicated->client : NULL, .lasting = true};
-    return quota_take(p->node, &claim, hold);
-}
-
-unsigned dedicated_handshake(struct upstream *u, uint32_t number, struct iobuf *out) {
-    const struct upstream_dedicated *dedicated = number ? dedicated_find(u, number) : NULL;
-    if (!dedicated)
-        return 0;
-    iobuf_append(out, dedicated->commands, dedicated->len);
-    return dedicated->count;
-}
-
-void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last) {
-    invariant(c->dedicated != 0, "a push for no lane");
-    const struct upstream_dedicated *dedicated = dedicated_find(c->u, c->dedicated);
-    if (!last || c->push) {
-        if (!c->push)
-            c->push = memory_zalloc(sizeof(*c->push));
-        text_append(c->push, data, len);
-    }
-    if (!last)
-        return;
-    struct text *whole = c->push;
-    c->push = NULL;
-    if (dedicated)
-        dedicated->events.push(dedicated->events.arg, whole ? whole->data : data, whole ? whole->len : len);
-    if (whole)
-        text_clear(whole);
-    memory_free(whole);
-}
-
-void dedicated_lost(struct upstream *u, uint32_t number) {
-    const struct upstream_dedicated *dedicated = dedicated_find(u, number);
-    if (dedicated && !u->closing)
-        dedicated->events.lost(dedicated->events.arg);
-}
-
-bool dedicated_lives(const struct upstream *u, uint32_t number) {
-    return dedicated_find(u, number) != NULL;
 }

@@ -38,14 +38,12 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
         return NULL;
     }
     struct upstream_pin *pin = NULL;
-    LIST_FOREACH(it, &node->idle_pins) {
-        if (!lane_equal(&LIST_ENTRY(it, struct upstream_pin, link)->lane, lane))
-            continue;
-        pin = LIST_ENTRY(it, struct upstream_pin, link);
+    LIST_EACH(idle, &node->idle_pins, struct upstream_pin, link)
+    if (!pin && lane_equal(&idle->lane, lane))
+        pin = idle;
+    if (pin) {
         pin_leave_idle(pin, node);
-        break;
-    }
-    if (!pin) {
+    } else {
         if (node->idle_pin_count > 0 && quota_is_tight(node))
             pin_close_idle(node, false);
         pin = pin_new(node->u, lane);
@@ -191,26 +189,25 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
     list_append(&pin->u->unpinned, &pin->link);
 }
 
-static void close_ended(struct upstream_conn *c, void *arg) {
-    struct upstream *u = c->u;
-    if (c->dedicated == 0 || dedicated_lives(u, c->dedicated) || (c->pin && c->pin->owned))
-        return;
-    if (c->in_flight == 0)
-        conn_close(c, CONN_IDLE, "its lane has ended");
-    else
-        u->dedicated_ended = true;
+/* Closes the connections of dedicated lanes that have ended, if nothing is in flight on them. */
+static void close_ended(struct upstream *u) {
+    u->dedicated_ended = false;
+    LIST_EACH(c, &u->conns, struct upstream_conn, link) {
+        if (c->state == CONN_CLOSED || c->dedicated == 0 || dedicated_find(u, c->dedicated) ||
+            (c->pin && c->pin->owned))
+            continue;
+        if (c->in_flight == 0)
+            conn_close(c, CONN_IDLE, "its lane has ended");
+        else
+            u->dedicated_ended = true;
+    }
 }
 
 void pin_close_unpinned(struct upstream *u) {
-    struct list_node *n;
-    if (!u->dedicated_ended && list_empty(&u->unpinned)) /* as a rule */
-        return;
-    if (u->dedicated_ended) {
-        u->dedicated_ended = false;
-        conn_each(u, close_ended, NULL);
-    }
-    while ((n = list_first(&u->unpinned))) {
-        struct upstream_pin *pin = LIST_ENTRY(n, struct upstream_pin, link);
+    struct upstream_pin *pin;
+    if (u->dedicated_ended)
+        close_ended(u);
+    while ((pin = LIST_FIRST(&u->unpinned, struct upstream_pin, link))) {
         invariant(!pin->owned && !pin->idle, "a pin in use is closed");
         if (pin->conn) /* the pin stays in the list until then: conn_close recognises it by that */
             conn_close(pin->conn, CONN_IDLE, "given back");

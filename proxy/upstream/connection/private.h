@@ -15,6 +15,8 @@
 
 #include "proxy/upstream/connection/connection.h"
 
+enum { LOG_AGAIN_MS = 10 * 1000 /* before a line about a node is repeated */ };
+
 /* ---- login.c ---- */
 
 /* Whether the login was released and forgotten: no session can use it again. */
@@ -23,11 +25,10 @@ bool login_is_over(uint32_t login);
 static inline bool login_is_nobody(uint32_t login) {
     return login >= UPSTREAM_LOGIN_STRANGER;
 }
-
 /* Composes the handshake. False: u->error says why that can't be done. */
 bool handshake_append(struct upstream_conn *c);
-/* Takes a reply to the handshake. `ok` false: the reply was an error, which is accepted only in the prelude. Returns
- * false if the connection was closed. */
+/* Takes a reply to the handshake. `ok` false: it was an error, which only the prelude may get. False: the connection
+ * was closed. */
 bool handshake_taken(struct upstream_conn *c, bool ok);
 /* Takes the node's refusal of the login. Returns whether the connection logs in with the password before. */
 bool handshake_refused(struct upstream_conn *c, const char *error);
@@ -38,8 +39,7 @@ void conn_login_again(struct upstream_conn *c);
 
 /* ---- node.c ---- */
 
-/* The interval of the tick that checks timeouts, in seconds: fast while requests are in flight, slow to close idle
- * connections. */
+/* The tick's interval in seconds: fast while requests are in flight, slow to close idle connections. */
 #define TICK_FAST_S 0.1
 #define TICK_SLOW_S 10.
 void upstream_set_tick(struct upstream *u, bool fast);
@@ -49,23 +49,21 @@ void upstream_wake(struct upstream *u);
 void pool_release(struct upstream_pool *p);
 /* Notes that a connection could not be made, or was lost before it gave one reply. */
 void node_failed(struct upstream_node *n, const char *reason);
-/* Writes a line about the node to the log; repeats the same line only after a while. */
+/* Writes a line about the node to the log; the same line again only after LOG_AGAIN_MS. */
 void node_log(struct upstream_node *n, const char *what, const char *reason);
-/* Logs that the node refused a connection, and how many it refused since the last line. Rate-limited: a client whose
- * login was revoked may try as often as it likes. */
-void node_log_refusal(struct upstream_node *n, const char *reason);
 
-/* Counts a connection of a pool's lane, like quota_take. */
-bool dedicated_take(const struct upstream_pool *p, struct quota_hold *hold) __attribute__((warn_unused_result));
-/* Appends the commands that the lane's connections begin with; returns how many replies will come. */
-unsigned dedicated_handshake(struct upstream *u, uint32_t dedicated, struct iobuf *out);
-/* Takes the next bytes of a push on a connection whose lane has an owner. c->push is NULL between two pushes, else the
- * part that has come. */
-void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last);
-/* Tells the owner of a dedicated lane that a connection of the lane is gone. */
-void dedicated_lost(struct upstream *u, uint32_t dedicated);
-/* Whether the number is that of a dedicated lane that has not ended. */
-bool dedicated_lives(const struct upstream *u, uint32_t number);
+struct upstream_dedicated {
+    struct list_node link;
+    uint32_t number;
+    char *client;
+    struct upstream_dedicated_events events;
+    char *commands;   /* one after the other; NULL: none */
+    size_t len, last; /* of all commands; where the last one begins */
+    unsigned count;
+};
+
+/* The dedicated lane of this number. NULL: it has ended, or the number is 0. */
+struct upstream_dedicated *dedicated_find(const struct upstream *u, uint32_t number);
 
 /* ---- quota.c ---- */
 
@@ -90,16 +88,12 @@ static inline const struct upstream_lane *conn_lane(const struct upstream_conn *
 }
 /* Changes the state of a connection, with its descriptor and watchers. No other function changes the state. */
 void conn_set_state(struct upstream_conn *c, enum conn_state state);
-/* Takes a connection out of its pool (c->pool is not NULL), so that no more requests follow. Frees the pool if it was
- * the last one. */
+/* Takes a connection out of its pool, so that no more requests follow. Frees the pool if it was the last one. */
 void conn_leave_pool(struct upstream_conn *c);
 /* Whether the loop tells when the socket takes bytes. */
 void conn_want_write(struct upstream_conn *c, bool wanted);
 /* Writes as much as the socket takes, as iobuf_write does. */
 ssize_t conn_write(struct upstream_conn *c, struct iobuf *from);
-
-/* Takes the next bytes of one of the oldest request's leading replies; `last` with the final bytes. */
-void batch_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last);
 /* Ends a batch: the connection forgets its leading replies. `executed`: EXEC answered with an array. */
 void batch_end(struct upstream_conn *c, bool executed);
 

@@ -1,7 +1,6 @@
 /*
- * Limits for connections that only one client uses, per node, over all threads. There is a limit for one client, one
- * for lasting use by all (blocking commands, subscriptions, CLIENT TRACKING), and one for all together. The rest of the
- * node's maxclients is for shared connections.
+ * Limits for connections that only one client uses, per node, over all threads: for one client, for lasting use by all
+ * (blocking commands, subscriptions, CLIENT TRACKING), and for all together.
  *
  *      maxclients (as the node says, or Redis's default)
  *      |------------ all: 3/4 ------------|   shared connections, other proxies, replicas, operators
@@ -9,7 +8,7 @@
  *      |- a client: half -|                  once for lasting use, once for short use
  *
  * If a node accepts no more clients, that counts for a while, whatever its maxclients. The process has one quota for
- * each address, with a mutex each. The last node that uses a quota frees it.
+ * each address. The last node that uses a quota frees it.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,6 +18,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 #include "proxy/base/table.h"
 #include "proxy/upstream/connection/private.h"
 
@@ -56,10 +56,10 @@ static uint64_t client_hash_of(const struct table_link *link) {
 
 struct quota *quota_get(const char *address) {
     struct quota *q = NULL;
-    pthread_mutex_lock(&all_mutex);
-    LIST_FOREACH(it, &all_quotas)
-    if (strcmp(LIST_ENTRY(it, struct quota, link)->address, address) == 0)
-        q = LIST_ENTRY(it, struct quota, link);
+    MUTEX_GUARD(&all_mutex);
+    LIST_EACH(it, &all_quotas, struct quota, link)
+    if (strcmp(it->address, address) == 0)
+        q = it;
     if (!q) {
         size_t len = strlen(address);
         q = memory_zalloc(sizeof(*q) + len + 1);
@@ -71,7 +71,6 @@ struct quota *quota_get(const char *address) {
     }
     q->refs++;
     invariant(q->refs > 0, "a quota has %u references", q->refs);
-    pthread_mutex_unlock(&all_mutex);
     return q;
 }
 
@@ -92,15 +91,12 @@ void quota_put(struct quota *q) {
 
 /* ---- clients ------------------------------------------------------------------------------------- */
 
-/* The client of that name, created if needed. */
 static struct quota_client *client_get(struct quota *q, const char *name) {
     size_t len = strlen(name);
     uint32_t hash = text_hash(name, len);
-    for (struct table_link *it = table_chain(&q->clients, hash); it; it = it->next) {
-        struct quota_client *c = LIST_ENTRY(it, struct quota_client, link);
-        if (c->hash == hash && strcmp(c->name, name) == 0)
-            return c;
-    }
+    TABLE_CHAIN(it, &q->clients, hash, struct quota_client, link)
+    if (it->hash == hash && strcmp(it->name, name) == 0)
+        return it;
     struct quota_client *c = memory_zalloc(sizeof(*c) + len + 1);
     memcpy(c->name, name, len);
     c->hash = hash;
@@ -126,15 +122,13 @@ static uint32_t at_least(uint32_t n) {
 
 /* How many connections all clients may have. */
 static uint32_t limit_of(const struct quota *q, const struct upstream_config *config) {
-    uint32_t takes = q->maxclients > 0 ? q->maxclients : MAXCLIENTS_GUESS;
+    uint32_t takes = q->maxclients > 0 ? q->maxclients : MAXCLIENTS_GUESS, full = q->full_taken - q->full_taken / 4;
     uint32_t limit = config->pins_node > 0 ? config->pins_node : at_least(takes - takes / 4);
-    bool full = q->full_ms > 0 && clock_ms() - q->full_ms < FULL_MS;
-    if (full && q->full_taken - q->full_taken / 4 < limit)
-        limit = at_least(q->full_taken - q->full_taken / 4);
-    return limit;
+    bool is_full = q->full_ms > 0 && clock_ms() - q->full_ms < FULL_MS;
+    return is_full && full < limit ? at_least(full) : limit;
 }
 
-/* Whether another connection is refused; writes the reason to `why`. */
+/* Whether the client gets no other connection; writes the reason to `why`. */
 static bool is_refused(const struct quota *q, const struct quota_client *c, const struct upstream_claim *claim,
                        const struct upstream_config *config, char *why, size_t size) {
     uint32_t limit = limit_of(q, config), lasting = at_least(limit - limit / 4);
@@ -212,34 +206,27 @@ void quota_give(struct upstream_node *n, struct quota_hold *hold) {
 }
 
 bool quota_is_tight(struct upstream_node *n) {
-    struct quota *q = n->quota;
-    pthread_mutex_lock(&q->mutex);
-    bool tight = q->taken + n->idle_pin_count >= limit_of(q, n->u->config);
-    pthread_mutex_unlock(&q->mutex);
-    return tight;
+    MUTEX_GUARD(&n->quota->mutex);
+    return n->quota->taken + n->idle_pin_count >= limit_of(n->quota, n->u->config);
 }
 
 uint32_t quota_limit(const struct upstream_node *n) {
-    pthread_mutex_lock(&n->quota->mutex);
-    uint32_t limit = limit_of(n->quota, n->u->config);
-    pthread_mutex_unlock(&n->quota->mutex);
-    return limit;
+    MUTEX_GUARD(&n->quota->mutex);
+    return limit_of(n->quota, n->u->config);
 }
 
 /* ---- what the node reports ------------------------------------------------------------------------ */
 
 void upstream_note_maxclients(struct upstream_node *n, uint32_t maxclients) {
-    pthread_mutex_lock(&n->quota->mutex);
+    MUTEX_GUARD(&n->quota->mutex);
     n->quota->maxclients = maxclients;
-    pthread_mutex_unlock(&n->quota->mutex);
 }
 
 void quota_note_full(struct upstream_node *n) {
     struct quota *q = n->quota;
     int64_t now = clock_ms();
-    pthread_mutex_lock(&q->mutex);
+    MUTEX_GUARD(&q->mutex);
     if (q->full_ms == 0 || now - q->full_ms >= FULL_MS || q->taken < q->full_taken)
         q->full_taken = q->taken;
     q->full_ms = now;
-    pthread_mutex_unlock(&q->mutex);
 }

@@ -1,15 +1,14 @@
 /*
- * Reading from a node. Bytes are framed in the buffer into which they were read, which all connections share. Each
- * reply goes to the oldest request without being copied:
+ * Reading from a node. Bytes are framed in the buffer that all connections read into. Each reply goes to the oldest
+ * request without being copied:
  *
  *      scratch  |...end of a reply|whole reply|whole reply|beginning of a rep|
  *                      │               │           │             │
  *             conn->held + this     as it is    as it is     conn->held, if it is small or an error;
  *                                                            handed on as it comes (`passing`), if not
  *
- * Only errors are looked at, for they may be redirects. Pushes on a shared connection are dropped, since no session
- * subscribes there. On a pin, pushes go to the owner as messages; in stream mode all bytes do. If a node breaks the
- * order of requests and replies, the connection is closed.
+ * Only errors are looked at, for they may be redirects. A dedicated lane's owner gets pushes; other shared connections
+ * drop them. On a pin, pushes go to the owner as messages; in stream mode all bytes do.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -45,20 +44,8 @@ static void conn_broken(struct upstream_conn *c, const char *what, const char *d
 }
 
 static void held_append(struct upstream_conn *c, const char *data, size_t len) {
-    invariant(c->held_len + len <= REPLY_HELD_MAX, "%zu bytes are kept of a reply", c->held_len + len);
-    if (len == 0)
-        return;
-    if (!c->held)
-        c->held = memory_alloc(REPLY_HELD_MAX);
-    memcpy(c->held + c->held_len, data, len);
-    c->held_len += len;
-}
-
-/* Frees the kept beginning of a reply, if there is one. */
-static void held_clear(struct upstream_conn *c) {
-    memory_free(c->held);
-    c->held = NULL;
-    c->held_len = 0;
+    invariant(c->held.len + len <= REPLY_HELD_MAX, "%zu bytes are kept of a reply", c->held.len + len);
+    text_append(&c->held, data, len);
 }
 
 static void conn_proven(struct upstream_conn *c) {
@@ -74,7 +61,7 @@ static void conn_proven(struct upstream_conn *c) {
 static bool take_handshake(struct upstream_conn *c, const char *data, size_t len, bool last) {
     invariant(c->handshake_left > 0, "no reply to the login is due");
     bool error = c->scan.type == '-';
-    if (error && c->held_len + len > REPLY_HELD_MAX) {
+    if (error && c->held.len + len > REPLY_HELD_MAX) {
         conn_broken(c, "its reply to the login is malformed", "", 0);
         return false;
     }
@@ -85,21 +72,20 @@ static bool take_handshake(struct upstream_conn *c, const char *data, size_t len
     conn_proven(c);
     if (error && !c->prelude) {
         char text[REASON_MAX];
-        quote(text, sizeof(text), c->held + 1, c->held_len - 1);
+        quote(text, sizeof(text), c->held.data + 1, c->held.len - 1);
         if (!handshake_refused(c, text)) {
             conn_close(c, CONN_REFUSED, text);
             return false;
         }
     }
-    held_clear(c);
+    text_clear(&c->held);
     return handshake_taken(c, !error);
 }
 
 /* ---- replies ---- */
 
 static struct upstream_request *oldest(struct upstream_conn *c) {
-    struct list_node *n = list_first(&c->pending);
-    return n ? LIST_ENTRY(n, struct upstream_request, link) : NULL;
+    return LIST_FIRST(&c->pending, struct upstream_request, link);
 }
 
 /* Tells a late request's owner, while the request has its bytes. */
@@ -176,16 +162,48 @@ static void deliver_part(struct upstream_conn *c, struct upstream_request *r, co
 
 /* Keeps the beginning of a reply while it is small. Once it is larger, delivers it in parts. */
 static void take_part(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
-    if (!c->passing && c->held_len + len <= REPLY_HELD_MAX) {
+    if (!c->passing && c->held.len + len <= REPLY_HELD_MAX) {
         held_append(c, data, len);
         return;
     }
-    if (c->held_len > 0) {
-        deliver_part(c, r, c->held, c->held_len);
-        held_clear(c);
+    if (c->held.len > 0) {
+        deliver_part(c, r, c->held.data, c->held.len);
+        text_clear(&c->held);
         r = oldest(c);
     }
     deliver_part(c, r, data, len);
+}
+
+/* Takes the next bytes of a push on a dedicated lane, whose owner gets whole pushes. */
+static void take_push(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    const struct upstream_dedicated *lane = dedicated_find(c->u, c->dedicated);
+    if (!last || c->push.len > 0)
+        text_append(&c->push, data, len);
+    if (!last)
+        return;
+    struct text whole = c->push; /* the owner may close the connection */
+    c->push = (struct text){0};
+    if (lane && lane->events.push)
+        lane->events.push(lane->events.arg, whole.len > 0 ? whole.data : data, whole.len > 0 ? whole.len : len);
+    text_clear(&whole);
+}
+
+/* Takes the next bytes of one of the oldest request's leading replies. */
+static void batch_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last) {
+    invariant(c->led < r->leading && r->conn == c, "leading reply %u of %u", c->led, r->leading);
+    bool counts = r->multi_refused && c->led == r->leading / 2u;
+    if (c->scan.type == '-' && (c->refusal.len == 0 || c->refused_at == c->led)) {
+        c->refused_at = c->led;
+        if (c->refusal.len + len <= REPLY_HELD_MAX)
+            text_append(&c->refusal, data, len);
+    }
+    if (last && c->led == 0 && c->scan.type == '-')
+        r->multi_refused = true;
+    c->led += last;
+    if (!counts)
+        return;
+    r->streaming = true;
+    r->ops->reply(r, data, len, false);
 }
 
 /* Whether the node's first bytes say that it accepts no more clients: it has read nothing, and closes. */
@@ -205,7 +223,7 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
     if (c->scan.type == '-' && conn_full(c, data, len))
         return false;
     if (push && c->dedicated && !(c->pin && c->pin->stream)) {
-        dedicated_push(c, data, len, last);
+        take_push(c, data, len, last);
         return true;
     }
     const struct upstream_pin *pin = c->pin;
@@ -239,17 +257,17 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
         batch_take(c, r, data, len, last);
     else if (!last)
         take_part(c, r, data, len);
-    else if (c->held_len == 0)
+    else if (c->held.len == 0)
         deliver_last(c, r, data, len);
     else {
-        if (c->held_len + len <= REPLY_HELD_MAX) {
+        if (c->held.len + len <= REPLY_HELD_MAX) {
             held_append(c, data, len);
-            deliver_last(c, r, c->held, c->held_len);
+            deliver_last(c, r, c->held.data, c->held.len);
         } else {
-            deliver_part(c, r, c->held, c->held_len);
+            deliver_part(c, r, c->held.data, c->held.len);
             deliver_last(c, oldest(c), data, len); /* a placeholder, if the owner has abandoned the request meanwhile */
         }
-        held_clear(c);
+        text_clear(&c->held);
     }
     return true;
 }

@@ -93,8 +93,7 @@ static bool conn_has_news(const struct upstream_conn *c) {
 /* Whether a request on the node may take its time, and the node answers a probe. Replies of earlier requests may be
  * ready: a node writes them only after it has run all commands that it has read. */
 static bool may_last(const struct upstream_conn *c, int64_t now) {
-    LIST_FOREACH(it, &c->pending) {
-        const struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
+    LIST_EACH(r, &c->pending, const struct upstream_request, link) {
         if (r->open || !iobuf_sent(r->chunk, r->bytes + r->len - 1))
             return false;
         if (r->ops->may_last && r->ops->may_last(r))
@@ -152,23 +151,19 @@ static bool conn_check(struct upstream_conn *c, int64_t now) {
 
 /* ---- what is not needed any more ---- */
 
-static void close_unused(struct upstream_conn *c, void *arg) {
-    const int64_t *now = arg;
-    bool unused = c->node->slots == 0 && !c->node->master;
-    int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
-    if ((c->pin && c->pin->owned) || (!unused && !c->pin && dedicated_lives(c->u, c->dedicated)))
-        return; /* the owner needs it, or the node keeps state for it */
-    const struct upstream_lane *lane = conn_lane(c);
-    if (c->state == CONN_READY && c->in_flight == 0 &&
-        (unused || *now - c->progress_ms > idle_ms || (lane && login_is_over(lane->login))))
-        conn_close(c, CONN_IDLE, "idle");
-}
-
 void node_sweep(struct upstream *u) {
     int64_t now = clock_ms();
-    conn_each(u, close_unused, &now);
-    LIST_FOREACH_SAFE(it, &u->nodes) {
-        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
+    LIST_EACH(c, &u->conns, struct upstream_conn, link) {
+        if (c->state != CONN_READY || c->in_flight > 0 || (c->pin && c->pin->owned))
+            continue;
+        bool unused = c->node->slots == 0 && !c->node->master;
+        if (!unused && !c->pin && dedicated_find(u, c->dedicated)) /* the node keeps state for its owner */
+            continue;
+        const struct upstream_lane *lane = conn_lane(c);
+        if (unused || now - c->progress_ms > (c->pin ? PIN_IDLE_MS : IDLE_MS) || (lane && login_is_over(lane->login)))
+            conn_close(c, CONN_IDLE, "idle");
+    }
+    LIST_EACH_SAFE(n, &u->nodes, struct upstream_node, link) {
         if (n->slots == 0 && !n->master && list_empty(&n->pools) && n->pins == 0)
             node_forget(n);
     }
@@ -176,29 +171,24 @@ void node_sweep(struct upstream *u) {
 
 /* ---- the tick ---- */
 
-struct check {
-    int64_t now;
-    bool busy;
-};
-
-static void check(struct upstream_conn *c, void *arg) {
-    struct check *all = arg;
-    conn_login_again(c);
-    all->busy |= conn_check(c, all->now);
-}
-
 void upstream_tick(struct ev_loop *loop, ev_timer *w, int revents) {
     struct upstream *u = w->data;
-    struct check all = {.now = clock_ms()};
-    conn_each(u, check, &all);
-    if (all.now - u->swept_ms >= (int64_t)(TICK_SLOW_S * 1000)) {
-        u->swept_ms = all.now;
+    int64_t now = clock_ms();
+    bool open = false, busy = false;
+    LIST_EACH(c, &u->conns, struct upstream_conn, link) {
+        conn_login_again(c);
+        busy |= conn_check(c, now);
+    }
+    if (now - u->swept_ms >= (int64_t)(TICK_SLOW_S * 1000)) {
+        u->swept_ms = now;
         node_sweep(u);
     }
-    if (list_empty(&u->conns)) {
+    LIST_EACH(c, &u->conns, struct upstream_conn, link)
+    open |= c->state != CONN_CLOSED;
+    if (!open) {
         ev_timer_stop(u->loop, &u->tick);
         u->tick_fast = false;
-    } else if (all.busy != u->tick_fast) {
-        upstream_set_tick(u, all.busy);
+    } else if (busy != u->tick_fast) {
+        upstream_set_tick(u, busy);
     }
 }

@@ -10,28 +10,19 @@
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/topology/topology.h"
 
-/* ---- timers ---- */
+/* ---- life ---- */
 
 static void on_start(struct ev_loop *loop, ev_timer *w, int revents) {
     upstream_announce(w->data, NULL);
 }
 
-/* ---- life ---- */
-
-/* Reads all addresses; *first gets the first one. */
-static bool addresses_ok(const struct upstream_config *config, struct address *first) {
-    if (config->address_count == 0 || (config->kind == UPSTREAM_SENTINEL && !config->sentinel_name))
-        return false;
-    for (size_t i = 0; i < config->address_count; i++) {
-        struct address at;
-        if (!address_parse(config->addresses[i], strlen(config->addresses[i]), &at) || at.host[0] == '\0')
+/* Reads all addresses. False: one is malformed, or there is none. */
+static bool addresses_read(const struct upstream_config *config, struct address *out) {
+    for (size_t i = 0; i < config->address_count; i++)
+        if (!address_parse(config->addresses[i], strlen(config->addresses[i]), &out[i]) || out[i].host[0] == '\0' ||
+            (out[i].port == 0 && config->kind != UPSTREAM_STANDALONE))
             return false;
-        if (at.port == 0 && config->kind != UPSTREAM_STANDALONE)
-            return false;
-        if (i == 0)
-            *first = at;
-    }
-    return true;
+    return config->address_count > 0;
 }
 
 static const struct upstream_above above = {
@@ -58,10 +49,13 @@ void upstream_set_late(struct upstream *u, int64_t us) {
 
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
                               struct chunk_pool *pool, const struct upstream_events *events) {
-    struct address first;
-    if (!addresses_ok(config, &first))
+    struct address *seeds = memory_zalloc((config->address_count + 1) * sizeof(*seeds));
+    if (!addresses_read(config, seeds) || (config->kind == UPSTREAM_SENTINEL && !config->sentinel_name)) {
+        memory_free(seeds);
         return NULL;
+    }
     struct upstream *u = memory_zalloc(sizeof(*u));
+    u->seeds = seeds;
     u->loop = loop;
     u->readable = readable;
     u->config = config;
@@ -76,7 +70,6 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     list_init(&u->dirty);
     list_init(&u->graveyard);
     list_init(&u->retrying);
-    list_init(&u->placeholders);
     list_init(&u->unpinned);
     list_init(&u->dedicated);
     u->random = (uint64_t)clock_ms() * 1000003u ^ (uint64_t)(uintptr_t)u;
@@ -95,9 +88,7 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     } else if (config->kind == UPSTREAM_SENTINEL) {
         u->topology = sentinel_new(u);
     } else {
-        u->masters = memory_alloc(sizeof(struct upstream_node *));
-        u->masters[0] = node_get(u, &first);
-        u->master_count = 1;
+        *ARRAY_ADD(u->masters, u->master_count) = node_get(u, &seeds[0]);
         u->covered = u->masters[0]->slots = SLOT_COUNT;
         ev_timer_start(u->loop, &u->start);
     }
@@ -107,26 +98,24 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
 }
 
 static void bury(struct upstream *u) {
-    struct list_node *n;
-    while ((n = list_first(&u->graveyard)))
-        conn_free(LIST_ENTRY(n, struct upstream_conn, link));
+    struct upstream_conn *c;
+    while ((c = LIST_FIRST(&u->graveyard, struct upstream_conn, dirty)))
+        conn_free(c);
 }
 
 void upstream_free(struct upstream *u) {
     u->closing = true;
     upstream_dedicated_free(u, u->own_dedicated);
-    struct list_node *n;
-    while ((n = list_first(&u->conns)))
-        conn_close(LIST_ENTRY(n, struct upstream_conn, link), CONN_SHUTDOWN, "");
+    LIST_EACH(c, &u->conns, struct upstream_conn, link)
+    if (c->state != CONN_CLOSED)
+        conn_close(c, CONN_SHUTDOWN, "");
     wait_stop(u);
     pin_close_unpinned(u);
     bury(u);
     if (u->topology)
         topology_free(u->topology);
-    while ((n = list_first(&u->nodes)))
-        node_forget(LIST_ENTRY(n, struct upstream_node, link));
-    while ((n = list_shift(&u->placeholders)))
-        memory_free(LIST_ENTRY(n, struct upstream_request, link));
+    LIST_EACH_SAFE(n, &u->nodes, struct upstream_node, link)
+    node_forget(n);
     ev_timer_stop(u->loop, &u->tick);
     invariant(u->node_count == 0 && list_empty(&u->conns) && list_empty(&u->graveyard), "%zu nodes are left",
               u->node_count);
@@ -134,10 +123,7 @@ void upstream_free(struct upstream *u) {
     ev_timer_stop(u->loop, &u->retry);
     ev_timer_stop(u->loop, &u->start);
     ev_timer_stop(u->loop, &u->watch);
-    memory_free(u->slots);
-    memory_free(u->masters);
-    memory_free(u->scratch);
-    memory_free(u);
+    MEMORY_FREE_ALL(u->seeds, u->slots, u->masters, u->scratch, u);
 }
 
 bool upstream_has_unpinned(const struct upstream *u) {
@@ -149,11 +135,11 @@ bool upstream_waits(const struct upstream *u) {
 }
 
 void upstream_flush(struct upstream *u) {
-    struct list_node *n;
+    struct upstream_conn *c;
     invariant(!u->closing, "a closed upstream is flushed");
     pin_close_unpinned(u);
-    while ((n = list_shift(&u->dirty)))
-        conn_flush(LIST_ENTRY(n, struct upstream_conn, dirty));
+    while ((c = LIST_SHIFT(&u->dirty, struct upstream_conn, dirty)))
+        conn_flush(c);
     bury(u);
 }
 
@@ -162,19 +148,16 @@ void upstream_flush(struct upstream *u) {
 bool upstream_node_lost(const struct upstream_node *n) {
     if (!n || !n->lost_ms)
         return false;
-    LIST_FOREACH(l, &n->pools) {
-        const struct upstream_pool *pool = LIST_ENTRY(l, struct upstream_pool, link);
-        for (unsigned i = 0; i < n->u->connections + UPSTREAM_APARTS; i++)
-            if (pool->conns[i] && pool->conns[i]->state == CONN_READY)
-                return false;
-    }
+    LIST_EACH(pool, &n->pools, const struct upstream_pool, link)
+    for (unsigned i = 0; i < n->u->connections + UPSTREAM_APARTS; i++)
+        if (pool->conns[i] && pool->conns[i]->state == CONN_READY)
+            return false;
     return true;
 }
 
 void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const struct upstream_node_info *info),
                         void *arg) {
-    LIST_FOREACH(it, &u->nodes) {
-        const struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
+    LIST_EACH(n, &u->nodes, const struct upstream_node, link) {
         bool ready = false, opening = false;
         struct upstream_node_info info = {.address = n->address,
                                           .master = n->slots > 0,
@@ -188,8 +171,7 @@ void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const st
                                           .pins_refused = n->pins_refused,
                                           .round_trips = &n->round_trips,
                                           .round_trip_us = n->round_trip_us};
-        LIST_FOREACH(at, &u->conns) {
-            const struct upstream_conn *c = LIST_ENTRY(at, struct upstream_conn, link);
+        LIST_EACH(c, &u->conns, const struct upstream_conn, link) {
             if (c->node != n)
                 continue;
             ready |= c->state == CONN_READY;

@@ -1,7 +1,6 @@
 /*
- * The slot map of a cluster: which node serves which slot, and the list of masters that follows from it. It is an array
- * of pointers, so that routing is one load. A standalone has no map and one master; so has an upstream behind
- * Sentinels, once the master is known.
+ * The slot map of a cluster: which node serves which slot, and the list of masters that follows from it. A standalone
+ * has no map and one master; so has an upstream behind Sentinels, once the master is known.
  *
  * Which replica may answer reads: read-from replicas | nearest.
  *
@@ -10,7 +9,7 @@
  *      an error, a lost connection, no answer within the second ──> it is not, until the next ROLE
  *
  * ROLE goes over the connection of the proxy's own questions, so that no client's request delays it. Its round trip is
- * what `nearest` compares. Reads return to the master in router.c and retry.c.
+ * what `nearest` compares.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -27,19 +26,12 @@ static int by_address(const void *a, const void *b) {
 
 /* Lists the masters in the order of their addresses, the same in every thread and every proxy. */
 static void list_masters(struct upstream *u) {
-    size_t count = 0;
-    LIST_FOREACH(it, &u->nodes)
-    count += LIST_ENTRY(it, struct upstream_node, link)->slots > 0;
-    u->masters = memory_realloc(u->masters, count * sizeof(struct upstream_node *));
-    u->master_count = count;
-    size_t i = 0;
-    LIST_FOREACH(it, &u->nodes) {
-        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
-        if (n->slots > 0)
-            u->masters[i++] = n;
-    }
-    invariant(i == count, "%zu masters of %zu", i, count);
-    qsort(u->masters, count, sizeof(struct upstream_node *), by_address);
+    u->master_count = 0;
+    LIST_EACH(n, &u->nodes, struct upstream_node, link)
+    if (n->slots > 0)
+        *ARRAY_ADD(u->masters, u->master_count) = n;
+    if (u->master_count > 0)
+        qsort(u->masters, u->master_count, sizeof(struct upstream_node *), by_address);
 }
 
 /* When the map of a thread last changed. Each thread has its own map; a change in one is a hint for the others. */
@@ -80,8 +72,8 @@ bool map_replace(struct upstream *u, struct upstream_node *const *slots) {
     if (memcmp(u->slots, slots, size) == 0)
         return false;
     memcpy(u->slots, slots, size);
-    LIST_FOREACH(it, &u->nodes)
-    LIST_ENTRY(it, struct upstream_node, link)->slots = 0;
+    LIST_EACH(n, &u->nodes, struct upstream_node, link)
+    n->slots = 0;
     u->covered = 0;
     for (unsigned i = 0; i < SLOT_COUNT; i++) {
         if (slots[i]) {
@@ -96,25 +88,21 @@ bool map_replace(struct upstream *u, struct upstream_node *const *slots) {
     return true;
 }
 
-static void close_old(struct upstream_conn *c, void *arg) {
-    if (c->node == arg)
-        conn_close(c, CONN_REPLACED, "another node is the master now");
-}
-
 bool map_replace_master(struct upstream *u, struct upstream_node *n) {
     invariant(!u->slots && n, "a cluster has no one master");
     struct upstream_node *old = upstream_master(u, 0);
     if (old == n)
         return false;
-    u->masters = memory_realloc(u->masters, sizeof(struct upstream_node *));
-    u->masters[0] = n;
-    u->master_count = 1;
+    u->master_count = 0;
+    *ARRAY_ADD(u->masters, u->master_count) = n;
     u->covered = n->slots = SLOT_COUNT;
     map_changed(u);
-    if (old) {
-        old->slots = 0;
-        conn_each(u, close_old, old);
-    }
+    if (!old)
+        return true;
+    old->slots = 0;
+    LIST_EACH(c, &u->conns, struct upstream_conn, link)
+    if (c->node == old)
+        conn_close(c, CONN_REPLACED, "another node is the master now");
     return true;
 }
 
@@ -202,14 +190,12 @@ struct upstream_node *upstream_replica(const struct upstream *u, int slot, uint3
     uint32_t count = 0;
     if (!master)
         return NULL;
-    LIST_FOREACH(it, &master->replicas)
-    count += serves(LIST_ENTRY(it, struct upstream_node, replica));
+    LIST_EACH(n, &master->replicas, struct upstream_node, replica)
+    count += serves(n);
     uint32_t pick = count > 0 ? affinity % count : 0;
-    LIST_FOREACH(it, &master->replicas) {
-        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, replica);
-        if (serves(n) && (u->config->read_from == UPSTREAM_READ_NEAREST ? n->watch->nearest : pick-- == 0))
-            return n;
-    }
+    LIST_EACH(n, &master->replicas, struct upstream_node, replica)
+    if (serves(n) && (u->config->read_from == UPSTREAM_READ_NEAREST ? n->watch->nearest : pick-- == 0))
+        return n;
     return NULL;
 }
 
@@ -224,16 +210,12 @@ static int64_t distance(const struct upstream_node *n) {
 
 static void choose_nearest(struct upstream_node *master) {
     struct upstream_node *best = master;
-    LIST_FOREACH(it, &master->replicas) {
-        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, replica);
-        if (serves(n) && distance(n) < distance(best))
-            best = n;
-    }
-    LIST_FOREACH(it, &master->replicas) {
-        struct replica_watch *w = LIST_ENTRY(it, struct upstream_node, replica)->watch;
-        if (w)
-            w->nearest = w->node == best;
-    }
+    LIST_EACH(n, &master->replicas, struct upstream_node, replica)
+    if (serves(n) && distance(n) < distance(best))
+        best = n;
+    LIST_EACH(n, &master->replicas, struct upstream_node, replica)
+    if (n->watch)
+        n->watch->nearest = n == best;
     if (master->watch)
         master->watch->nearest = master == best;
 }
@@ -279,19 +261,17 @@ static void ask(struct upstream_node *n) {
 
 void replicas_watch(struct ev_loop *loop, ev_timer *timer, int revents) {
     struct upstream *u = timer->data;
-    LIST_FOREACH(it, &u->nodes) {
-        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
-        bool competes = u->config->read_from == UPSTREAM_READ_NEAREST && !list_empty(&n->replicas);
-        if (n->master || competes)
-            ask(n);
-    }
+    bool nearest = u->config->read_from == UPSTREAM_READ_NEAREST;
+    LIST_EACH(n, &u->nodes, struct upstream_node, link)
+    if (n->master || (nearest && !list_empty(&n->replicas)))
+        ask(n);
 }
 
 /* ---- which nodes are replicas -------------------------------------------------------------------- */
 
 void replicas_clear(struct upstream *u) {
-    LIST_FOREACH(it, &u->nodes)
-    node_is_replica(LIST_ENTRY(it, struct upstream_node, link), NULL);
+    LIST_EACH(n, &u->nodes, struct upstream_node, link)
+    node_is_replica(n, NULL);
 }
 
 void replicas_add(struct upstream_node *master, const struct address *at) {

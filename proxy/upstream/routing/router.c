@@ -210,8 +210,7 @@ static void router_repeat(struct upstream *u, struct upstream_request *r) {
 }
 
 void wait_map_ends(struct upstream *u, int64_t started_ms) {
-    LIST_FOREACH(it, &u->retrying) {
-        struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
+    LIST_EACH(r, &u->retrying, struct upstream_request, link) {
         if (!r->for_map || r->retry_at_ms - MAP_WAIT_MS > started_ms)
             continue;
         r->retry_at_ms = clock_ms();
@@ -224,29 +223,26 @@ void wait_over(struct ev_loop *loop, ev_timer *timer, int revents) {
     struct list_node due;
     list_init(&due);
     int64_t now = clock_ms(), next = INT64_MAX;
-    LIST_FOREACH_SAFE(it, &u->retrying) {
-        struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
+    LIST_EACH_SAFE(r, &u->retrying, struct upstream_request, link) {
         if (r->retry_at_ms <= now) {
             invariant(r->in_flight && !r->conn, "a request waits that has a connection");
-            list_remove(it);
-            list_append(&due, it);
+            list_remove(&r->link);
+            list_append(&due, &r->link);
         } else if (r->retry_at_ms < next) {
             next = r->retry_at_ms;
         }
     }
     if (next != INT64_MAX)
         arm_retry(u, next);
-    struct list_node *n;
-    while ((n = list_shift(&due)))
-        router_repeat(u, LIST_ENTRY(n, struct upstream_request, link));
+    struct upstream_request *r;
+    while ((r = LIST_SHIFT(&due, struct upstream_request, link)))
+        router_repeat(u, r);
 }
 
 void wait_stop(struct upstream *u) {
-    struct list_node *n;
-    while ((n = list_shift(&u->retrying))) {
-        struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+    struct upstream_request *r;
+    while ((r = LIST_SHIFT(&u->retrying, struct upstream_request, link)))
         router_fail(r, r->sent_before, "UPSTREAM the proxy is stopping");
-    }
 }
 
 /* ---- submitting ---- */
@@ -352,14 +348,12 @@ bool upstream_hold(struct upstream_request *r) {
     if (!c || c->state != CONN_READY || !r->streaming)
         return false;
     conn_retire(c);
-    LIST_FOREACH(it, &c->pending) {
-        const struct upstream_request *behind = LIST_ENTRY(it, struct upstream_request, link);
+    LIST_EACH(behind, &c->pending, const struct upstream_request, link) {
         if (behind->affinity != r->affinity && !behind->placeholder && !may_move(behind))
             return false;
     }
     conn_pause(c, true);
-    LIST_FOREACH_SAFE(it, &c->pending) {
-        struct upstream_request *behind = LIST_ENTRY(it, struct upstream_request, link);
+    LIST_EACH_SAFE(behind, &c->pending, struct upstream_request, link) {
         if (behind->affinity == r->affinity || behind->placeholder)
             continue;
         upstream_abandon(c->u, behind); /* the reply on this connection is dropped; the placeholder keeps the bytes */
@@ -428,13 +422,13 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
     conn_lost_text(base, sizeof(base), who->address, end, reason);
 
     /* Repeats go first: an owner that hears of a failure may submit requests, which must not overtake them. */
-    struct list_node again, doomed, *n;
+    struct upstream_request *r;
+    struct list_node again, doomed;
     list_init(&again);
     list_init(&doomed);
-    while ((n = list_shift(requests)))
-        list_append(may_repeat(u, LIST_ENTRY(n, struct upstream_request, link), who, end) ? &again : &doomed, n);
-    while ((n = list_shift(&again))) {
-        struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+    while ((r = LIST_SHIFT(requests, struct upstream_request, link)))
+        list_append(may_repeat(u, r, who, end) ? &again : &doomed, &r->link);
+    while ((r = LIST_SHIFT(&again, struct upstream_request, link))) {
         invariant(r->in_flight && r->attempts < ATTEMPTS_MAX, "a request was lost %u times", r->attempts);
         r->attempts++;
         r->sent_before = was_sent(r);
@@ -443,8 +437,7 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
         r->lane.replica = 0;
         router_place_again(u, r, r->asking ? who : NULL);
     }
-    while ((n = list_shift(&doomed))) {
-        struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+    while ((r = LIST_SHIFT(&doomed, struct upstream_request, link))) {
         if (may_await_map(u, r, who, end))
             continue;
         if (end == CONN_REFUSED || end == CONN_FULL) {

@@ -15,80 +15,86 @@
 
 #include "proxy/upstream/topology/topology.h"
 
+enum { REPLICAS_MAX = 64, QUESTIONS_MAX = 4 /* to one node */ };
+
+/* ---- a connection to one server, at the addresses of its name, one after the other ---- */
+
+struct link {
+    struct upstream *u;
+    struct address at;
+    redisAsyncContext *ctx;                             /* NULL: none is open */
+    struct resolve *lookup;                             /* of its name; NULL: none is under way */
+    char addresses[HOST_ADDRESSES][RESOLVE_NUMBER_MAX]; /* of the name, as texts */
+    unsigned count, tried;
+    ev_timer timer; /* the time limit */
+    /* The name was looked up; if it was in vain, there are no addresses, and `error` says why. */
+    void (*looked_up)(struct link *l, const char *error);
+};
+
+/* Starts the timer. */
+void link_time(struct link *l, int64_t ms);
+/* Forgets the addresses of the name, and finds them anew. True: they are known. False: looked_up will be called. */
+bool link_find(struct link *l);
+/* Connects to the next address, within a time limit. False: it failed at once, or (`why` is unchanged) no address is
+ * left. */
+bool link_connect(struct link *l, char *why, size_t size);
+/* Drops the connection, in any state. */
+void link_drop(struct link *l);
+
+/* ---- rounds ---- */
+
 struct topology;
 
-enum { REPLICAS_MAX = 64 };
-
-typedef bool (*topology_ask_fn)(struct topology *t);
+typedef void (*topology_ask_fn)(struct topology *t);
+typedef void (*topology_answer_fn)(struct topology *t, const redisReply *reply);
 
 struct topology_kind {
-    int64_t calm_ms; /* between rounds while all slots are served, as in struct topology */
     /* Adds the round's candidates, the best first, by topology_add. */
     void (*collect)(struct topology *t);
-    /* Opens a connection (topology_connect) and sends the questions. False: it failed at once. */
-    topology_ask_fn ask;
-    /* Writes why nothing is known yet, for a reply or the log; `last` is the last candidate's reason. */
-    void (*nobody)(const struct topology *t, char *out, size_t size, const char *last);
+    topology_ask_fn ask;   /* sends the questions for a candidate */
+    enum upstream_own own; /* the candidates' login */
     /* Called if no candidate of a round has answered. May be NULL. */
     void (*in_vain)(struct topology *t);
-    /* Frees t and the rest of the kind's structure. */
-    void (*free)(struct topology *t);
+    /* Frees what the kind's structure has beside the topology. May be NULL. */
+    void (*clear)(struct topology *t);
 };
-
-/* The addresses of a name, as texts, and how many of them have been tried. */
-struct found {
-    char at[HOST_ADDRESSES][RESOLVE_NUMBER_MAX];
-    unsigned count, tried;
-};
-
-/* Take the addresses that a lookup found, or the one `number`; none counts as tried. */
-void found_take(struct found *f, const struct addrinfo *list);
-void found_number(struct found *f, const char *number);
-/* The next address to try, or NULL. */
-const char *found_next(struct found *f);
 
 /* The first member of each kind's own structure. */
 struct topology {
+    struct link asked; /* the node being asked */
     struct upstream *u;
     const struct topology_kind *kind;
     int64_t calm_ms;
-    redisAsyncContext *ctx; /* to the node being asked; NULL: none */
-    struct address asked;
-    topology_ask_fn ask;    /* the question to put to `asked`, at one address after the other until one answers */
-    struct resolve *lookup; /* of asked's name; NULL: none is under way */
-    struct found found;
-    const char *number; /* the address being asked, one of `found` */
-    ev_timer next, timeout;
+    topology_ask_fn ask;   /* sends the questions for `asked` */
+    enum upstream_own own; /* its login */
+    topology_answer_fn answers[QUESTIONS_MAX];
+    unsigned sent, answered; /* questions */
+    ev_timer next;
     bool again;                                /* a hint came while a round was under way */
     int64_t started_ms, ended_ms, interval_ms; /* of the last round; the delay before the next one */
     int64_t asked_ms;                          /* when the last finished round was started */
     struct address *candidates;                /* of this round */
     size_t candidate_count, candidate_at;
+    struct address replicas[REPLICAS_MAX]; /* as the node named them that answered last */
+    size_t replica_count;
     bool before[UPSTREAM_OWNS]; /* a server has refused the login in use: it gets the one before it */
     bool refused;               /* the node being asked did not accept the login; the reason is its error */
     char reason[ADDRESS_MAX + REASON_MAX];
 };
 
-/* Prepares a topology; its first round starts in the loop's next turn. */
-void topology_init(struct topology *t, struct upstream *u, const struct topology_kind *kind);
-/* Ends the round in progress. */
-void topology_clear(struct topology *t);
+/* Prepares a topology; its first round starts in the loop's next turn. calm_ms: between rounds while all slots are
+ * served. */
+void topology_init(struct topology *t, struct upstream *u, const struct topology_kind *kind, int64_t calm_ms);
 
 /* For collect: adds a candidate, if it is not in the list yet. */
 void topology_add(struct topology *t, const struct address *at);
 /* Rotates the candidates from index `from` on, so that many proxies don't ask the same node. */
 void topology_rotate(struct topology *t, size_t from);
 
-/* Sets t->asked and puts the question to it, after a lookup of its name if needed. False: it failed at once. */
-bool topology_find(struct topology *t, const struct address *at, topology_ask_fn ask);
-/* For ask functions: opens t->ctx, with a time limit, and logs in: with the proxy's own login, or with that for
- * Sentinels. False with t->reason. */
-bool topology_connect(struct topology *t, bool to_sentinel);
-/* Drops the connection to the node being asked, in any state. */
-void topology_drop(struct topology *t);
-/* Called first in each callback. False if the reply does not belong to the current round, or the connection was lost
- * and the next candidate is being asked. */
-bool topology_answered(struct topology *t, redisAsyncContext *ctx, const redisReply *reply);
+/* Asks this node, after a lookup of its name if needed. False: it failed at once. */
+bool topology_find(struct topology *t, const struct address *at, topology_ask_fn ask, enum upstream_own own);
+/* For ask functions: sends a question. `answer` is called with the reply, unless another node is asked by then. */
+void topology_send(struct topology *t, topology_answer_fn answer, const char *format, ...);
 /* Drops the node being asked, whose answer was no use; notes the reason, and asks the next one. */
 void topology_failed(struct topology *t, const char *reason);
 /* Asks the next candidate. t->reason already has the last one's reason, and no connection is open. */

@@ -92,15 +92,10 @@ bool verify_waits(struct upstream_conn *c) {
     return true;
 }
 
-static void over(struct upstream_conn *c, void *arg) {
-    if (c->unverified)
-        conn_ready(c);
-}
-
 /* ---- the end of a round ---- */
 
 static void end_round(struct topology *t, bool changed) {
-    invariant(!t->ctx && !t->lookup, "a round ends while a node is asked");
+    invariant(!t->asked.ctx && !t->asked.lookup, "a round ends while a node is asked");
     struct upstream *u = t->u;
     memory_free(t->candidates);
     t->candidates = NULL;
@@ -113,7 +108,10 @@ static void end_round(struct topology *t, bool changed) {
     if (t->again)
         topology_want(t);
     t->again = false;
-    conn_each(u, over, NULL);
+    LIST_EACH(c, &u->conns, struct upstream_conn, link) {
+        if (c->unverified && c->state != CONN_CLOSED)
+            conn_ready(c);
+    }
     wait_map_ends(u, t->started_ms);
 }
 
@@ -122,23 +120,53 @@ void topology_done(struct topology *t, bool changed) {
     upstream_announce(t->u, NULL);
 }
 
-/* ---- addresses of a name ---- */
+/* ---- a connection to one server ---- */
 
-void found_take(struct found *f, const struct addrinfo *list) {
-    f->count = f->tried = 0;
-    for (; list && f->count < HOST_ADDRESSES; list = list->ai_next)
-        resolve_number(list->ai_addr, list->ai_addrlen, f->at[f->count++]);
+void link_time(struct link *l, int64_t ms) {
+    ev_timer_stop(l->u->loop, &l->timer);
+    ev_timer_set(&l->timer, (double)ms / 1000, 0.);
+    ev_timer_start(l->u->loop, &l->timer);
 }
 
-void found_number(struct found *f, const char *number) {
-    f->tried = 0;
-    f->count = 1;
-    snprintf(f->at[0], RESOLVE_NUMBER_MAX, "%.*s", RESOLVE_NUMBER_MAX - 1, number);
+static void on_found(void *arg, const struct addrinfo *found, const char *error) {
+    struct link *l = arg;
+    invariant(l->lookup && !l->ctx, "a lookup answers that was not asked");
+    l->lookup = NULL;
+    for (; found && l->count < HOST_ADDRESSES; found = found->ai_next)
+        resolve_number(found->ai_addr, found->ai_addrlen, l->addresses[l->count++]);
+    l->looked_up(l, error);
 }
 
-const char *found_next(struct found *f) {
-    invariant(f->tried <= f->count && f->count <= HOST_ADDRESSES, "address %u of %u", f->tried, f->count);
-    return f->tried < f->count ? f->at[f->tried++] : NULL;
+bool link_find(struct link *l) {
+    invariant(!l->ctx && !l->lookup, "two nodes are asked at once");
+    l->count = l->tried = 0;
+    if (resolve_is_number(l->at.host)) {
+        snprintf(l->addresses[l->count++], RESOLVE_NUMBER_MAX, "%.*s", RESOLVE_NUMBER_MAX - 1, l->at.host);
+        return true;
+    }
+    link_time(l, l->u->connect_ms);
+    l->lookup = resolve_start(l->u->loop, l->at.host, l->at.port, on_found, l);
+    return false;
+}
+
+bool link_connect(struct link *l, char *why, size_t size) {
+    invariant(!l->ctx && !l->lookup, "a server has two connections");
+    invariant(l->tried <= l->count && l->count <= HOST_ADDRESSES, "address %u of %u", l->tried, l->count);
+    if (l->tried < l->count)
+        l->ctx = control_connect(l->u, &l->at, l->addresses[l->tried++], why, size);
+    if (l->ctx)
+        link_time(l, l->u->connect_ms);
+    return l->ctx;
+}
+
+void link_drop(struct link *l) {
+    redisAsyncContext *ctx = l->ctx;
+    ev_timer_stop(l->u->loop, &l->timer);
+    resolve_cancel(l->lookup);
+    l->lookup = NULL;
+    l->ctx = NULL;
+    if (ctx)
+        redisAsyncFree(ctx);
 }
 
 /* ---- candidates ---- */
@@ -153,154 +181,126 @@ void topology_add(struct topology *t, const struct address *at) {
 
 void topology_rotate(struct topology *t, size_t from) {
     invariant(from <= t->candidate_count, "candidate %zu of %zu", from, t->candidate_count);
+    struct address *part = t->candidates + from;
     size_t count = t->candidate_count - from;
-    if (count < 2)
-        return;
-    size_t by = upstream_random(t->u, (uint32_t)count);
-    struct address *part = t->candidates + from, *copy = memory_alloc(count * sizeof(*copy));
-    for (size_t i = 0; i < count; i++)
-        copy[i] = part[(i + by) % count];
-    memcpy(part, copy, count * sizeof(*copy));
-    memory_free(copy);
+    for (size_t by = count > 1 ? upstream_random(t->u, (uint32_t)count) : 0; by > 0; by--) {
+        struct address first = part[0];
+        memmove(part, part + 1, (count - 1) * sizeof(*part));
+        part[count - 1] = first;
+    }
 }
 
 void topology_reason(const struct topology *t, char *out, size_t size) {
-    t->kind->nobody(t, out, size, t->reason);
+    if (t->u->config->kind == UPSTREAM_SENTINEL)
+        snprintf(out, size, "the master '%s' is not known yet: no Sentinel has named a master that answers (last: %s)",
+                 t->u->config->sentinel_name, t->reason);
+    else
+        snprintf(out, size, "the cluster's slot map is not known yet: no seed node answers (last: %s)", t->reason);
 }
 
 /* ---- one node ---- */
 
 static void note_failure(struct topology *t, const char *reason) {
     char text[ADDRESS_MAX + 16];
-    address_text(&t->asked, text, sizeof(text));
+    address_text(&t->asked.at, text, sizeof(text));
     snprintf(t->reason, sizeof(t->reason), "%s: %s", text, reason);
     text_printable(t->reason, sizeof(t->reason), t->reason, strlen(t->reason), '?');
     log_verbose("No topology from %s", t->reason);
 }
 
-void topology_drop(struct topology *t) {
-    redisAsyncContext *ctx = t->ctx;
-    ev_timer_stop(t->u->loop, &t->timeout);
-    resolve_cancel(t->lookup);
-    t->lookup = NULL;
-    t->ctx = NULL;
-    if (ctx)
-        redisAsyncFree(ctx);
-}
-
 void topology_failed(struct topology *t, const char *reason) {
     if (!t->refused)
         note_failure(t, reason);
-    topology_drop(t);
+    link_drop(&t->asked);
     topology_next(t);
 }
 
-bool topology_answered(struct topology *t, redisAsyncContext *ctx, const redisReply *reply) {
-    if (t->ctx != ctx)
-        return false; /* the connection was dropped before */
-    if (reply)
-        return true;
-    t->ctx = NULL; /* hiredis frees it after this call */
+static void on_answer(redisAsyncContext *ctx, void *reply, void *arg) {
+    struct topology *t = arg;
+    if (t->asked.ctx != ctx)
+        return; /* the connection was dropped before */
+    if (reply) {
+        invariant(t->answered < t->sent, "answer %u to %u questions", t->answered, t->sent);
+        t->answers[t->answered++](t, reply);
+        return;
+    }
+    t->asked.ctx = NULL; /* hiredis frees it after this call */
     topology_failed(t, control_error(ctx));
-    return false;
 }
 
-static void on_auth(struct topology *t, enum upstream_own at, const redisAsyncContext *ctx, const redisReply *reply) {
-    if (t->ctx != ctx || !reply || reply->type != REDIS_REPLY_ERROR)
+void topology_send(struct topology *t, topology_answer_fn answer, const char *format, ...) {
+    va_list args;
+    invariant(t->sent < QUESTIONS_MAX, "%u questions", t->sent);
+    t->answers[t->sent++] = answer;
+    va_start(args, format);
+    redisvAsyncCommand(t->asked.ctx, on_answer, t, format, args);
+    va_end(args);
+}
+
+static void on_auth(redisAsyncContext *ctx, void *data, void *arg) {
+    struct topology *t = arg;
+    const redisReply *reply = data;
+    if (t->asked.ctx != ctx || !reply || reply->type != REDIS_REPLY_ERROR)
         return;
     t->refused = true;
     note_failure(t, reply->str);
-    if (t->ctx != ctx || strncmp(reply->str, "WRONGPASS", 9) != 0)
+    if (strncmp(reply->str, "WRONGPASS", 9) != 0)
         return;
     login_own_refused();
-    t->before[at] = !t->before[at] && login_own_has_before(at);
-}
-
-static void on_node_auth(redisAsyncContext *ctx, void *data, void *arg) {
-    on_auth(arg, UPSTREAM_OWN_NODES, ctx, data);
-}
-
-static void on_sentinel_auth(redisAsyncContext *ctx, void *data, void *arg) {
-    on_auth(arg, UPSTREAM_OWN_SENTINELS, ctx, data);
+    t->before[t->own] = !t->before[t->own] && login_own_has_before(t->own);
 }
 
 void topology_login(struct topology *t, redisAsyncContext *ctx, enum upstream_own at, bool heard) {
-    redisCallbackFn *done = at == UPSTREAM_OWN_SENTINELS ? on_sentinel_auth : on_node_auth;
     size_t len;
     char *text = login_text(at, 0, t->before[at], &len);
     if (!text)
         return;
-    redisAsyncFormattedCommand(ctx, heard ? done : NULL, t, text, len);
+    redisAsyncFormattedCommand(ctx, heard ? on_auth : NULL, t, text, len);
     explicit_bzero(text, len);
     memory_free(text);
 }
 
-static void limit_time(struct topology *t) {
-    struct upstream *u = t->u;
-    ev_timer_stop(u->loop, &t->timeout);
-    ev_timer_set(&t->timeout, (double)u->connect_ms / 1000, 0.);
-    ev_timer_start(u->loop, &t->timeout);
-}
-
-bool topology_connect(struct topology *t, bool to_sentinel) {
-    invariant(!t->ctx && t->number, "two nodes are asked at once");
-    char why[REASON_MAX];
-    t->refused = false;
-    t->ctx = control_connect(t->u, &t->asked, t->number, why, sizeof(why));
-    if (!t->ctx) {
-        note_failure(t, why);
-        return false;
-    }
-    topology_login(t, t->ctx, to_sentinel ? UPSTREAM_OWN_SENTINELS : UPSTREAM_OWN_NODES, true);
-    limit_time(t);
-    return true;
-}
-
 /* Asks the node at the next address of its name. */
 static bool ask_found(struct topology *t) {
-    while ((t->number = found_next(&t->found)))
-        if (t->ask(t))
+    char why[REASON_MAX];
+    while (t->asked.tried < t->asked.count) {
+        t->refused = false;
+        t->sent = t->answered = 0;
+        if (link_connect(&t->asked, why, sizeof(why))) {
+            topology_login(t, t->asked.ctx, t->own, true);
+            t->ask(t);
             return true;
+        }
+        note_failure(t, why);
+    }
     return false;
 }
 
-static void on_found(void *arg, const struct addrinfo *found, const char *error) {
-    struct topology *t = arg;
-    invariant(t->lookup && !t->ctx, "a lookup answers that was not asked");
-    t->lookup = NULL;
-    if (error) {
+static void looked_up(struct link *l, const char *error) {
+    struct topology *t = (struct topology *)(void *)l;
+    if (error)
         topology_failed(t, error);
-        return;
-    }
-    found_take(&t->found, found);
-    if (!ask_found(t))
+    else if (!ask_found(t))
         topology_next(t);
 }
 
-bool topology_find(struct topology *t, const struct address *at, topology_ask_fn ask) {
-    invariant(!t->ctx && !t->lookup, "two nodes are asked at once");
+bool topology_find(struct topology *t, const struct address *at, topology_ask_fn ask, enum upstream_own own) {
     t->refused = false;
-    t->asked = *at;
+    t->asked.at = *at;
     t->ask = ask;
-    found_take(&t->found, NULL);
-    if (resolve_is_number(at->host)) {
-        found_number(&t->found, at->host);
-        return ask_found(t);
-    }
-    t->lookup = resolve_start(t->u->loop, at->host, at->port, on_found, t);
-    limit_time(t);
-    return true;
+    t->own = own;
+    return !link_find(&t->asked) || ask_found(t);
 }
 
 /* ---- a round ---- */
 
 void topology_next(struct topology *t) {
-    invariant(!t->ctx && !t->lookup && t->candidate_at <= t->candidate_count, "candidate %zu of %zu", t->candidate_at,
-              t->candidate_count);
+    invariant(!t->asked.ctx && !t->asked.lookup && t->candidate_at <= t->candidate_count, "candidate %zu of %zu",
+              t->candidate_at, t->candidate_count);
     if (ask_found(t))
         return;
     while (t->candidate_at < t->candidate_count)
-        if (topology_find(t, &t->candidates[t->candidate_at++], t->kind->ask))
+        if (topology_find(t, &t->candidates[t->candidate_at++], t->kind->ask, t->kind->own))
             return;
     if (t->kind->in_vain)
         t->kind->in_vain(t);
@@ -316,7 +316,7 @@ void topology_next(struct topology *t) {
 static void on_timeout(struct ev_loop *loop, ev_timer *w, int revents) {
     struct topology *t = w->data;
     char reason[64];
-    snprintf(reason, sizeof(reason), "no answer%s within %lld ms", t->lookup ? " from the name server" : "",
+    snprintf(reason, sizeof(reason), "no answer%s within %lld ms", t->asked.lookup ? " from the name server" : "",
              (long long)t->u->connect_ms);
     t->refused = false;
     topology_failed(t, reason);
@@ -327,29 +327,29 @@ static void on_next(struct ev_loop *loop, ev_timer *w, int revents) {
     struct topology *t = w->data;
     t->started_ms = clock_ms();
     t->candidate_count = t->candidate_at = 0;
-    found_take(&t->found, NULL);
+    t->asked.count = t->asked.tried = 0;
     t->kind->collect(t);
     topology_next(t);
 }
 
-void topology_init(struct topology *t, struct upstream *u, const struct topology_kind *kind) {
-    t->u = u;
+void topology_init(struct topology *t, struct upstream *u, const struct topology_kind *kind, int64_t calm_ms) {
+    t->u = t->asked.u = u;
     t->kind = kind;
-    t->calm_ms = kind->calm_ms;
+    t->calm_ms = calm_ms;
     t->interval_ms = INTERVAL_FIRST_MS;
+    t->asked.looked_up = looked_up;
     snprintf(t->reason, sizeof(t->reason), "no node was asked so far");
     ev_timer_init(&t->next, on_next, 0., 0.);
-    ev_timer_init(&t->timeout, on_timeout, 0., 0.);
-    t->next.data = t->timeout.data = t;
+    ev_timer_init(&t->asked.timer, on_timeout, 0., 0.);
+    t->next.data = t->asked.timer.data = t;
     ev_timer_start(u->loop, &t->next);
 }
 
-void topology_clear(struct topology *t) {
-    topology_drop(t);
-    ev_timer_stop(t->u->loop, &t->next);
-    memory_free(t->candidates);
-}
-
 void topology_free(struct topology *t) {
-    t->kind->free(t);
+    link_drop(&t->asked);
+    ev_timer_stop(t->u->loop, &t->next);
+    if (t->kind->clear)
+        t->kind->clear(t);
+    memory_free(t->candidates);
+    memory_free(t);
 }
