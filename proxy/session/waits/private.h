@@ -23,41 +23,6 @@ static inline struct worker_waits *waits_of_worker(const struct worker *w) {
     return (struct worker_waits *)(void *)w->waits;
 }
 
-/* ---- park.c: what is kept of an attempt while its session waits ------------------------------ */
-
-/* What is needed to make an attempt to acquire once more. A waiting session keeps a struct parked, and no request and
- * no lock call. */
-struct parked {
-    struct session *session;      /* the attempt's session; valid only while the attempt is parked */
-    const struct lock_rule *rule; /* with a reference to the rules that it belongs to */
-    struct parked_words
-        *words; /* the arguments of a command that cannot be rebuilt from its value and expiry; NULL: it can */
-    int64_t expiry_ms;
-    uint32_t value_len;
-    uint16_t command; /* its enum command_id: SETNX, SET, MSETNX, HSETNX */
-    uint8_t advises;
-    uint8_t shape : 7;
-    bool clobbers : 1; /* MSETNX of several keys, which clobber.lua carries out */
-};
-struct parked_words {
-    char *reply; /* the client's part of the last refusal, which differs from command to command; NULL: none yet */
-    size_t reply_len;
-    struct lock_words all;
-    struct resp_arg args[]; /* of `all`; the bytes follow behind */
-};
-/* Fills *p from an attempt of this command that is under way. `room` is the caller's memory for the name of the client,
- * as in lock_call's `who`, and the value behind it. `words` (NULL: none) are copied. */
-void lock_parked_fill(struct parked *p, enum command_id command, const struct lock_call *l,
-                      const struct lock_words *words, char *room);
-/* What the parked HSETNX means to the lock. */
-extern const struct lock_command lock_parked_field;
-void lock_parked_clear(struct parked *p);
-/* Parks an attempt that is not under way and has no owner: frees its request and its lock calls. */
-void lock_park(struct call *c, struct parked *p);
-/* Makes the attempt again, as if its command had just come. Returns its new call, which has a lock call. `key` is the
- * key of the queue. */
-struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room);
-
 /* ---- release_channel.c ---- */
 
 /* lock_release_channel_open subscribes to the releases at other proxies, for the lock in `slot`. It
