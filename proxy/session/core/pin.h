@@ -21,11 +21,6 @@ int pin_slot(struct session *s, const struct command *c, const struct resp_reque
 /* The node for a pin: the slot's node; for a negative slot always the same node for a session. NULL: there is none. */
 struct upstream_node *pin_node(const struct session *s, int slot);
 
-/* Asks the node for the connection's number (its client id), if it is not known yet. The question is a part of the
- * request, with this index; its `done` calls pin_number_learnt. */
-void pin_ask_number(struct request *r, struct upstream_pin *pin, call_done_fn done, uint32_t index);
-void pin_number_learnt(struct upstream_pin *pin, const struct call_end *end);
-
 /* How often a pin's first request may find its node out of reach before the client gets an error: once before the map
  * is asked for, and once after. */
 enum { PIN_UNSENT_TWICE = 2 };
