@@ -2,7 +2,7 @@
  * A rule's `wait TIME`: if a live lease refuses an attempt, the client gets its reply when its session gets the lock,
  * or when TIME is over.
  *
- *      script ── "held" ──> lock_wait ──> the queue of the lock's name (proxy/lock/waiting.h)
+ *      script ── "held" ──> wait_refused ──> the queue of the lock's name (proxy/lock/waiting.h)
  *                              │             │ a release, the lease's end, at the latest 100 ms
  *                              │             v
  *                              │          the first one's attempt ──┬─ granted: the client's reply
@@ -110,7 +110,7 @@ static struct kept_words *words_copy(const struct lock_words *from) {
     return w;
 }
 
-void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words) {
+static void wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words) {
     size_t who_len = strlen(l->who) + 1;
     invariant(l->value_len <= UINT32_MAX, "a value of %zu bytes is kept", l->value_len);
     struct wait *t = memory_zalloc(offsetof(struct wait, room) + who_len + l->value_len);
@@ -304,7 +304,7 @@ static struct wait *wait_of_session(const struct session *s) {
     return waiter ? LIST_ENTRY(waiter, struct wait, waiter) : NULL;
 }
 
-void lock_wait_speaks(struct session *s) {
+static void wait_speaks(struct session *s) {
     struct wait *t = wait_of_session(s);
     if (!t)
         return;
@@ -312,7 +312,7 @@ void lock_wait_speaks(struct session *s) {
     wait_end(t);
 }
 
-void lock_wait_leaves(struct session *s) {
+static void wait_leaves(struct session *s) {
     struct wait *t = s->delays & DELAY_EVENT ? wait_of_session(s) : NULL;
     if (!t || t->call) /* wait_left deals with the wait if it has a request */
         return;
@@ -550,7 +550,7 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     struct worker *w = r->worker;
     invariant(s && l->plan.rule->wait_ms > 0, "an attempt waits without a rule that says so");
     if (!wait_of(r))
-        lock_wait_keep(r, l, NULL);
+        wait_keep(r, l, NULL);
     struct wait *t = wait_of(r);
     t->call = c;
     c->lock = l;
@@ -581,7 +581,7 @@ static void wait_started(struct wait *t) {
     c->lock->again = false;
 }
 
-bool lock_wait_behind(struct call *c, struct lock_call *l) {
+static bool wait_behind(struct call *c, struct lock_call *l) {
     struct worker *w = c->request->worker;
     if (waiting_count(w->shared->waiting) == 0 || !may_wait(c, l) ||
         engine_own_lease(w->shared->engine, &l->plan, 0, worker_now(w)))
@@ -596,7 +596,7 @@ bool lock_wait_behind(struct call *c, struct lock_call *l) {
     return true;
 }
 
-bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e) {
+static bool wait_refused(struct call *c, struct lock_call *l, const struct lock_envelope *e) {
     struct worker *w = c->request->worker;
     const struct lock_result *r = &e->result;
     const struct lock_plan *plan = &refused_call(l, e)->plan;
@@ -667,12 +667,12 @@ static void wake_thread(void *arg, unsigned thread) {
     worker_add_job(to, job);
 }
 
-void lock_waits_open(struct worker *w) {
+static void waits_open(struct worker *w) {
     if (!w->shared->waiting)
         w->shared->waiting = waiting_new(w->shared->threads, wake_thread, w->shared);
     struct worker_waits *waits = memory_zalloc(sizeof(*waits));
     waits->calls = (struct lock_waits){
-        .keep = lock_wait_keep, .behind = lock_wait_behind, .refused = lock_wait, .waited = LOCK_WAITED_NONE};
+        .keep = wait_keep, .behind = wait_behind, .refused = wait_refused, .waited = LOCK_WAITED_NONE};
     w->waits = &waits->calls;
     list_init(&waits->sessions);
     ev_async_init(&waits->wake, on_wake);
@@ -680,7 +680,7 @@ void lock_waits_open(struct worker *w) {
     ev_async_start(w->loop, &waits->wake);
 }
 
-void lock_waits_close(struct worker *w) {
+static void waits_close(struct worker *w) {
     struct worker_waits *waits = waits_of_worker(w);
     ev_async_stop(w->loop, &waits->wake);
     if (w->index + 1 == w->shared->threads) { /* the last worker frees it */
@@ -691,14 +691,14 @@ void lock_waits_close(struct worker *w) {
     w->waits = NULL;
 }
 
-static void lock_waits_stop(struct worker *w) {
+static void waits_stop(struct worker *w) {
     lock_release_channel_close(w);
     LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions)
     wait_end(LIST_ENTRY(it, struct wait, link));
 }
 
 /* Ends the waits that their keys' rules of now do not allow. */
-void lock_waits_rules(struct worker *w) {
+static void waits_rules(struct worker *w) {
     if (!w->waits) /* the worker is being freed */
         return;
     LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions) {
@@ -713,11 +713,11 @@ void lock_waits_rules(struct worker *w) {
 }
 
 const struct session_room waits_room = {
-    .worker_opens = lock_waits_open,
-    .worker_closes = lock_waits_close,
-    .worker_rules = lock_waits_rules,
-    .worker_leaves = lock_waits_stop,
-    .worker_stops = lock_waits_stop,
-    .closes = lock_wait_leaves,
-    .speaks = lock_wait_speaks,
+    .worker_opens = waits_open,
+    .worker_closes = waits_close,
+    .worker_rules = waits_rules,
+    .worker_leaves = waits_stop,
+    .worker_stops = waits_stop,
+    .closes = wait_leaves,
+    .speaks = wait_speaks,
 };
