@@ -172,8 +172,7 @@ static void unpin(struct worker *w, struct upstream_pin **pin, struct unblock **
 }
 
 static bool unblock_done(const struct call_end *end) {
-    static const char word[] = "-UNBLOCKED ";
-    return !end->error && end->len > sizeof(word) && memcmp(end->reply, word, sizeof(word) - 1) == 0;
+    return !end->error && reply_begins(end->reply, end->len, "-UNBLOCKED ");
 }
 
 /* ---- one blocking command -------------------------------------------------------------------------- */
@@ -643,8 +642,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
 
 /* The blocking request of a session; NULL: none of this folder's. */
 static struct request *blocked_request(struct session *s) {
-    struct list_node *n = s->delays & DELAY_BLOCKED ? list_first(&s->requests) : NULL;
-    struct request *r = n ? LIST_ENTRY(n, struct request, link) : NULL;
+    struct request *r = s->delays & DELAY_BLOCKED ? session_head(s) : NULL;
     return r && (wait_is(r->command) || r->owner->ops == &blocked_ops) ? r : NULL;
 }
 

@@ -89,9 +89,9 @@ void session_tell(struct session *s, const char *data, size_t len) {
 
 /* Resumes a reply whose rest was left to the node. */
 static void session_go_on(struct session *s) {
-    struct list_node *n = s->delays & DELAY_OUTPUT ? list_first(&s->requests) : NULL;
-    if (n)
-        upstream_go_on(&LIST_ENTRY(n, struct request, link)->call.up);
+    struct request *head = s->delays & DELAY_OUTPUT ? session_head(s) : NULL;
+    if (head)
+        upstream_go_on(&head->call.up);
     session_delay(s, DELAY_OUTPUT, false);
 }
 
@@ -385,10 +385,10 @@ static bool limit_is_strict(int64_t limit) {
 static void session_hold(struct session *s) {
     invariant(!(s->delays & DELAY_OUTPUT), "a reply is held twice");
     const struct config *c = s->worker->config;
-    struct list_node *n = list_first(&s->requests);
-    if (!n || limit_is_strict(c->output_limit_hard) || limit_is_strict(c->output_limit_soft))
+    struct request *head = session_head(s);
+    if (!head || limit_is_strict(c->output_limit_hard) || limit_is_strict(c->output_limit_soft))
         return;
-    session_delay(s, DELAY_OUTPUT, upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up));
+    session_delay(s, DELAY_OUTPUT, upstream_hold(&head->call.up));
 }
 
 /* Lets requests continue that waited until the client had read its replies. If the client owes too much only now, its
@@ -408,14 +408,14 @@ static void session_ease(struct session *s) {
  * A reply waits for three times as long as its own request has taken since the client's last bytes came, but for
  * GATHER_US at least and GATHER_MOST_US at most. So the busier the machine is, the fewer writes there are. */
 static __attribute__((noinline)) bool gathers(struct session *s) {
-    const struct list_node *head = list_first(&s->requests);
+    const struct request *head = session_head(s);
     int64_t now_us = worker_turn_us(s->worker), *since_us = &s->input->gathers_us;
     if (*since_us == 0)
         *since_us = now_us;
     int64_t most_us = 3 * (*since_us - s->input->came_us);
     most_us = most_us < GATHER_US ? GATHER_US : most_us > GATHER_MOST_US ? GATHER_MOST_US : most_us;
-    if (head && LIST_ENTRY(head, struct request, link)->busy && s->out.unsent <= GATHERED_MAX &&
-        s->state == SESSION_OPEN && !s->worker->stopping && now_us - *since_us < most_us)
+    if (head && head->busy && s->out.unsent <= GATHERED_MAX && s->state == SESSION_OPEN && !s->worker->stopping &&
+        now_us - *since_us < most_us)
         return true;
     *since_us = 0;
     return false;

@@ -136,10 +136,14 @@ static inline bool session_is_dirty(const struct session *s) {
     return !list_empty(&s->dirty_link);
 }
 
+/* The oldest request in flight; NULL: there is none. */
+static inline struct request *session_head(const struct session *s) {
+    struct list_node *n = list_first(&s->requests);
+    return n ? LIST_ENTRY(n, struct request, link) : NULL;
+}
 /* Whether a reply has begun and is not complete. */
 static inline bool session_amid_reply(const struct session *s) {
-    struct list_node *n = list_first(&s->requests);
-    const struct request *head = n ? LIST_ENTRY(n, struct request, link) : NULL;
+    const struct request *head = session_head(s);
     return head && head->started && !head->done;
 }
 /* A room's own state of the session. */
