@@ -37,11 +37,8 @@ static const char FORWARDED[] =
 
 /* Whether a line is a header of version 1. */
 static bool begins_forwarding(const char *line, size_t len) {
-    static const char *const kinds[] = {"PROXY TCP4 ", "PROXY TCP6 ", "PROXY UNKNOWN"};
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
-        if (len >= strlen(kinds[i]) && memcmp(line, kinds[i], strlen(kinds[i])) == 0)
-            return true;
-    return false;
+    return reply_begins(line, len, "PROXY TCP4 ") || reply_begins(line, len, "PROXY TCP6 ") ||
+           reply_begins(line, len, "PROXY UNKNOWN");
 }
 
 /* Whether the waiting bytes are a header of version 2, after its first lines, which are empty. Without this check its

@@ -82,12 +82,9 @@ void call_submit_together(struct call *c, uint8_t leading, int slot, const char 
 void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking);
 /* Submits the AUTH of a login from upstream_login_intern, to find out whether it is valid. */
 void call_submit_login(struct call *c, uint32_t login);
-/* Submit to one master by its number. */
+/* Submits to one master by its number. */
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len);
-void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,
-                             size_t len);
-
-/* Submits to this node, which need not serve anything. */
+/* Submits to this node (NULL: there is none), which need not serve anything. */
 void call_submit_node(struct call *c, struct upstream_node *node, const struct upstream_lane *lane, const char *bytes,
                       size_t len);
 

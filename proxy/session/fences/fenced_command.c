@@ -106,16 +106,16 @@ static void fenced_clear(struct fenced *f) {
 
 /* ---- late writes ----------------------------------------------------------------------------------- */
 
-/* Records a late write. `done` says what the proxy has done with it. */
+/* Records a late write. */
 static void late_note(struct session *s, const struct request_class *k, const struct fenced *f,
-                      const struct lock_writing *w, const char *done) {
+                      const struct lock_writing *w) {
     char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
     struct text action = {0};
     invariant(w->how == WRITER_LATE && w->newest > w->fence, "S7: a late write has fence %llu, the newest is %llu",
               (unsigned long long)w->fence, (unsigned long long)w->newest);
     lock_command_text(command, k->bytes + k->request->argv[0].off, k->request->argv[0].len);
     session_who(s, who, sizeof(who));
-    text_printf(&action, "%s: its lease on ", done);
+    text_printf(&action, "passed on under audit: its lease on ");
     text_append_visible(&action, f->lock.name, f->lock.len);
     text_printf(&action, " (fence %llu) is over%s", (unsigned long long)w->fence, w->over_ms ? "" : ", and ");
     if (w->over_ms)
@@ -135,7 +135,7 @@ void fence_audit(struct session *s, const struct request_class *k) {
             struct lock_writing w = engine_writing(s->worker->shared->engine, &s->lock, &f.lock, worker_now(s->worker));
             if (w.how == WRITER_LATE && w.newest > w.fence) {
                 atomic_fetch_add_explicit(&f.rule->fence->late, 1, memory_order_relaxed);
-                late_note(s, k, &f, &w, "passed on under audit");
+                late_note(s, k, &f, &w);
                 noted++;
             }
         }

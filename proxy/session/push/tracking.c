@@ -313,7 +313,7 @@ static void wish_begin(struct session *s, const struct request_class *k, const s
     size_t masters = upstream_master_count(u);
     request->parts_left = 1; /* held here until all are asked */
     for (size_t i = 0; i < (masters > 0 ? masters : 1); i++)
-        call_submit_master_lane(call_new(request, wish_part), i, &lane, bytes, len);
+        call_submit_node(call_new(request, wish_part), upstream_master(u, i), &lane, bytes, len);
     if (--request->parts_left == 0)
         wish_finish(request);
 }
