@@ -147,7 +147,7 @@ static void ask(struct worker *w, size_t master, const char *address, int slot, 
     } else {
         build_lock_question(w, slot);
     }
-    call_submit_master_lane(&r->call, master, &lane, w->build.data, w->build.len);
+    call_submit_node(&r->call, upstream_master(w->upstream, master), &lane, w->build.data, w->build.len);
 }
 
 void readiness_ask(struct worker *w) {
@@ -245,7 +245,8 @@ static void question_send(struct request *r, const char *section) {
     build_start(r->worker, 2);
     build_text(r->worker, "INFO");
     build_text(r->worker, section);
-    call_submit_master_lane(&r->call, r->call.index, &lane, r->worker->build.data, r->worker->build.len);
+    struct upstream_node *node = upstream_master(r->worker->upstream, r->call.index);
+    call_submit_node(&r->call, node, &lane, r->worker->build.data, r->worker->build.len);
 }
 
 /* ---- maxclients --------------------------------------------------------------------------------------- */

@@ -68,7 +68,7 @@ for i = 1, m do
 end
 
 local at = 5 + n + m
--- A look at a lock in another slot (remote_lock.c) asks for the fence alone. HGET can't read a guard record's short form.
+-- A look at a lock in another slot (fenced_command.c) asks for the fence alone. HGET can't read a guard record's short form.
 if argv[at] == 'HGET' and argv[at + 1] == keys[1] then return record_of(keys[1])[1] end
 if argv[2] ~= '2' then
   if string.sub(argv[2], 1, 1) == '3' then redis.setresp(3) end

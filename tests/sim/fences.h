@@ -1,6 +1,6 @@
 /*
  * Data that is written under locks (`fence`) in the simulated world. The proxy's own code is what asks before each
- * write: proxy/session/fences/fenced_command.c, remote_lock.c and fence_transaction.c are compiled into the
+ * write: proxy/session/fences/fenced_command.c and fence_transaction.c are compiled into the
  * simulator, with sessions and requests that are there in name only (fences/fences.c), and connections of their own
  * (fences/pins.c); their calls run fence.lua in the interpreter. Included by sim_world.h.
  */

@@ -65,8 +65,8 @@ integration() { # FOLDER FILE TEST
 noticed() { # FOLDER [FILE]
     local lists modes=("" --lists --waits --fences) seed status unit
     case ${2:-} in
-    */wait*.c | */handover.c | */lock_wait.c | */park.c | */release_channel.c) modes=(--waits) ;;
-    */fence* | */remote_lock.c) modes=(--fences) ;;
+    */wait*.c | */handover.c | */lock_wait.c | */release_channel.c) modes=(--waits) ;;
+    */fence*) modes=(--fences) ;;
     esac
     for lists in "${modes[@]}"; do
         for seed in $SEEDS; do
@@ -120,8 +120,8 @@ export -f link out_of_bounds integration noticed mutate
 
 mkdir "$WORK"/{whole,front,sim,traffic,traffic_main,unit,mutants}
 engine_sources >"$WORK/sources"
-for file in proxy/session/locks/{handover,lock_command}.c proxy/session/waits/{lock_wait,park,release_channel}.c \
-    proxy/session/fences/{fenced_command,remote_lock,fence_transaction}.c proxy/session/core/class.c; do
+for file in proxy/session/locks/{handover,lock_command}.c proxy/session/waits/{lock_wait,release_channel}.c \
+    proxy/session/fences/{fenced_command,fence_transaction}.c proxy/session/core/class.c; do
     echo "$ROOT/$file $WORK/front/$(object_of "$file")"
 done >>"$WORK/sources"
 for found in "$ROOT"/tests/sim/*.c "$ROOT"/tests/sim/waits/*.c "$ROOT"/tests/sim/fences/*.c; do

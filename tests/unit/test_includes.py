@@ -110,12 +110,9 @@ ROOM_LAYERS = {
     ],
     # Its headers are for the whole session. A closed session ends its requests, and a request may close its session.
     "proxy/session/core": [
-        ("shared.h", "room.h", "session_worker.h", "request.h", "session.h", "class.h", "pin.h", "private.h",
-         "broadcast", "class", "session_worker", "session_name"),
-        ("session_pins",),
-        ("session", "request", "stream"),
-        ("unauthenticated", "pin_wait"),
-        ("input",),
+        ("room.h", "session_worker.h", "request.h", "session.h", "class.h", "pin.h", "private.h",
+         "broadcast", "class", "session_worker"),
+        ("session", "request", "input", "unauthenticated"),
     ],
     # proxy/session/locks/private.h says what each layer is for.
     "proxy/session/locks": [

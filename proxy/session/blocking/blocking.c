@@ -144,6 +144,26 @@ static void unblock_stop(struct unblock **unblock) {
     memory_free(u);
 }
 
+/* Asks the node for the connection's number (its client id), if it is not known yet: a part of the request, with this
+ * index, whose `done` calls number_learnt. */
+static void ask_number(struct request *r, struct upstream_pin *pin, call_done_fn done, uint32_t index) {
+    static const char ask[] = "*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n";
+    invariant(r->session, "a session that has ended asks for its number");
+    if (*upstream_pin_number(pin) != 0)
+        return;
+    struct call *call = call_new(r, done);
+    call->index = index;
+    call_submit_pin(call, pin, ask, sizeof(ask) - 1, false);
+}
+
+/* `pin` NULL: it was given back. */
+static void number_learnt(struct upstream_pin *pin, const struct call_end *end) {
+    struct resp_item item;
+    const char *p = end->reply;
+    if (pin && !end->error)
+        *upstream_pin_number(pin) = resp_item_read(&p, p + end->len, &item) && item.type == ':' ? item.num : -1;
+}
+
 static void unpin(struct worker *w, struct upstream_pin **pin, struct unblock **unblock, bool clean) {
     unblock_stop(unblock);
     if (*pin)
@@ -152,8 +172,7 @@ static void unpin(struct worker *w, struct upstream_pin **pin, struct unblock **
 }
 
 static bool unblock_done(const struct call_end *end) {
-    static const char word[] = "-UNBLOCKED ";
-    return !end->error && end->len > sizeof(word) && memcmp(end->reply, word, sizeof(word) - 1) == 0;
+    return !end->error && reply_begins(end->reply, end->len, "-UNBLOCKED ");
 }
 
 /* ---- one blocking command -------------------------------------------------------------------------- */
@@ -201,9 +220,7 @@ static void blocked_end(struct blocked *b, bool clean, const struct call_end *en
 }
 
 static void blocked_number(struct call *c, const struct call_end *end) {
-    struct blocked *b = REQUEST_OWNER(c->request, struct blocked);
-    if (b->pin)
-        pin_number_learnt(b->pin, end);
+    number_learnt(REQUEST_OWNER(c->request, struct blocked)->pin, end);
 }
 
 /* Asks the node to end the command of a client that has shut down its side. A command that does not block is
@@ -229,7 +246,7 @@ static void blocked_start(struct blocked *b, struct upstream_node *node, bool as
         return;
     }
     upstream_pin_patient(b->pin, b->patient_ms);
-    pin_ask_number(r, b->pin, blocked_number, 0);
+    ask_number(r, b->pin, blocked_number, 0);
     if (session_half_closed(r->session))
         blocked_leaves(b);
     call_submit_pin(&r->call, b->pin, b->bytes, b->len, asking);
@@ -455,9 +472,7 @@ static void wait_done(struct call *c, const struct call_end *end) {
 
 static void wait_number(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct waiting *t = REQUEST_OWNER(r, struct waiting);
-    if (t->nodes[c->index].pin)
-        pin_number_learnt(t->nodes[c->index].pin, end);
+    number_learnt(REQUEST_OWNER(r, struct waiting)->nodes[c->index].pin, end);
     if (--r->parts_left == 0)
         wait_finish(r);
 }
@@ -536,7 +551,7 @@ static void wait_start(struct request *request, struct waiting *t, size_t i, con
         return;
     }
     upstream_pin_patient(n->pin, t->patient_ms);
-    pin_ask_number(request, n->pin, wait_number, (uint32_t)i);
+    ask_number(request, n->pin, wait_number, (uint32_t)i);
     struct call *mark = call_new(request, wait_done);
     mark->index = (uint32_t)i;
     mark->count = 1;
@@ -627,8 +642,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
 
 /* The blocking request of a session; NULL: none of this folder's. */
 static struct request *blocked_request(struct session *s) {
-    struct list_node *n = s->delays & DELAY_BLOCKED ? list_first(&s->requests) : NULL;
-    struct request *r = n ? LIST_ENTRY(n, struct request, link) : NULL;
+    struct request *r = s->delays & DELAY_BLOCKED ? session_head(s) : NULL;
     return r && (wait_is(r->command) || r->owner->ops == &blocked_ops) ? r : NULL;
 }
 

@@ -134,12 +134,17 @@ static void take_rule(struct request_class *k, size_t i, const struct lock_rule 
     k->semaphores = k->semaphores || (rule && rule->permits);
 }
 
-void class_find(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
-                const char *bytes) {
+static inline void class_keys(struct request_class *k, const struct command *c, const struct resp_request *r,
+                              const char *bytes) {
     class_begin(k, c, r, bytes);
     key_list_find(&k->list, c, r, bytes);
     k->key_count = k->list.count > 0 ? (size_t)k->list.count : 0;
     k->keys = k->list.keys;
+}
+
+void class_find(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
+                const char *bytes) {
+    class_keys(k, c, r, bytes);
     invariant_debug(k->key_count < r->argc, "%zu keys of %zu arguments", k->key_count, r->argc);
     if (k->key_count > KEYS_ON_STACK)
         k->rules = NULL;
@@ -155,10 +160,7 @@ void class_find(struct request_class *k, struct session *s, const struct command
 
 void class_find_again(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes,
                       int slot) {
-    class_begin(k, c, r, bytes);
-    key_list_find(&k->list, c, r, bytes);
-    k->key_count = k->list.count > 0 ? (size_t)k->list.count : 0;
-    k->keys = k->list.keys;
+    class_keys(k, c, r, bytes);
     invariant(slot >= SLOT_SEVERAL && slot < SLOT_COUNT, "slot %d", slot);
     k->rules = NULL;
     k->fenced = true;

@@ -6,7 +6,9 @@
  *                            v
  *                      session->input ──scan──> dispatch             (once the rest or its turn has come)
  *
- * Knows no commands and no nodes.
+ * A request that is too long to be buffered is forwarded while it arrives, once its head shows the destination.
+ *
+ * Knows no commands.
  */
 #include <errno.h>
 #include <poll.h>
@@ -17,6 +19,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/core/pin.h"
 #include "proxy/session/core/private.h"
 
 enum {
@@ -34,11 +37,8 @@ static const char FORWARDED[] =
 
 /* Whether a line is a header of version 1. */
 static bool begins_forwarding(const char *line, size_t len) {
-    static const char *const kinds[] = {"PROXY TCP4 ", "PROXY TCP6 ", "PROXY UNKNOWN"};
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
-        if (len >= strlen(kinds[i]) && memcmp(line, kinds[i], strlen(kinds[i])) == 0)
-            return true;
-    return false;
+    return reply_begins(line, len, "PROXY TCP4 ") || reply_begins(line, len, "PROXY TCP6 ") ||
+           reply_begins(line, len, "PROXY UNKNOWN");
 }
 
 /* Whether the waiting bytes are a header of version 2, after its first lines, which are empty. Without this check its
@@ -46,6 +46,166 @@ static bool begins_forwarding(const char *line, size_t len) {
 static inline bool waits_forwarding(const char *data, size_t len) {
     static const char rest[] = "\0\r\nQUIT\n";
     return len >= sizeof(rest) - 1 && data[0] == '\0' && memcmp(data, rest, sizeof(rest) - 1) == 0;
+}
+
+/* ---- requests that are forwarded while they arrive --------------------------------------------------- */
+
+/*      session_scan ── head complete, much to come ──> stream_start ── with several nodes: EXISTS key, which
+ *                                                            │         follows redirects as every request does
+ *      socket ──read──> session_stream ──> pin ──> node <────┘ pin to the node that has answered
+ *                            └── too much waits for the node: reading pauses until the pin has drained
+ *
+ * An incomplete request can't share a connection, so it uses a pin. It starts after the session's earlier requests have
+ * ended, and later ones wait for it, so the order is kept. If the client disconnects, the pin is closed, and the node
+ * discards the request. If the node is lost, or redirects the request after all, the client gets an error: the bytes
+ * are gone, and the rest is dropped. */
+
+struct stream {
+    struct request_owner owner; /* of `request` */
+    struct session *session;    /* whose input this is; NULL once the request is complete */
+    struct request *request;    /* NULL once it has ended */
+    struct upstream_pin *pin;
+    bool probing; /* the node is being found */
+    bool full;    /* enough bytes wait to be written */
+    size_t head;  /* bytes that were scanned already and are passed again */
+    struct resp_body body;
+};
+
+static void stream_free_unused(struct stream *st) {
+    if (!st->session && !st->request)
+        memory_free(st);
+}
+
+/* Frees the stream and separates it from the request, which ends now. */
+static void stream_end(struct stream *st, bool clean) {
+    struct request *r = st->request;
+    invariant(r && REQUEST_OWNER(r, struct stream) == st, "a stream ends twice");
+    if (st->pin)
+        pin_give(r->worker, st->pin, PIN_STREAM, clean);
+    st->pin = NULL;
+    st->request = NULL;
+    st->probing = st->full = false;
+    request_disown(r);
+    if (st->session)
+        session_mark_runnable(st->session); /* the rest is dropped */
+    stream_free_unused(st);
+}
+
+static bool sent_elsewhere(const struct request *r, const char *reply, size_t len) {
+    return upstream_is_cluster(r->worker->upstream) && reply_redirects(reply, len);
+}
+
+static void stream_reply(struct upstream_request *up, const char *data, size_t len, bool last) {
+    struct request *r = ((struct call *)(void *)up)->request;
+    bool elsewhere = last && !r->started && sent_elsewhere(r, data, len);
+    if (last)
+        stream_end(REQUEST_OWNER(r, struct stream), true);
+    if (elsewhere)
+        request_error(r, "TRYAGAIN The slot of the key moved to another node while the request was being sent; "
+                         "nothing was done");
+    else
+        request_reply(r, data, len, last);
+}
+
+static void stream_fail(struct upstream_request *up, enum upstream_failure why, const char *error) {
+    struct request *r = ((struct call *)(void *)up)->request;
+    stream_end(REQUEST_OWNER(r, struct stream), false);
+    request_fail(r, error);
+}
+
+static void stream_drained(void *arg) {
+    struct stream *st = arg;
+    st->full = false;
+    if (st->session)
+        session_mark_runnable(st->session);
+}
+
+static void stream_open(struct stream *st, struct upstream_node *node, bool asking) {
+    invariant(st->request && !st->pin, "a request is sent over a second pin");
+    static const struct upstream_request_ops ops = {.reply = stream_reply, .fail = stream_fail};
+    struct request *r = st->request;
+    struct upstream_pin_events events = {.arg = st, .drained = stream_drained};
+    const char *error;
+    st->probing = false;
+    st->pin = pin_take(r->session, node, PIN_STREAM, &events, &error);
+    if (st->pin) {
+        call_init(&r->call, r, NULL);
+        r->call.up.ops = &ops;
+        error = upstream_pin_begin(st->pin, &r->call.up, asking);
+    }
+    if (error)
+        stream_fail(&r->call.up, UPSTREAM_NOT_SENT, error);
+    else
+        session_mark_runnable(st->session);
+}
+
+/* Continues once the node is found: it has answered EXISTS, or has refused it because the user may not call EXISTS. */
+static void stream_found(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct stream *st = REQUEST_OWNER(r, struct stream);
+    struct upstream *u = r->worker->upstream;
+    invariant(st && st->probing, "a node is found that was not looked for");
+    if (end->error || (end->reply[0] == '-' && (sent_elsewhere(r, end->reply, end->len) ||
+                                                upstream_error_passes(u, end->reply + 1, end->len - 3, true)))) {
+        stream_end(st, false);
+        call_answer(c, end);
+        return;
+    }
+    struct upstream_node *asked = upstream_asked_node(&c->up);
+    stream_open(st, asked ? asked : upstream_node_of_slot(u, c->up.slot), asked != NULL);
+}
+
+/* Begins to forward an incomplete request. DISPATCHED with s->stream set: pass all its bytes, from the first one on, to
+ * session_stream. DISPATCHED without s->stream: wait until the request is complete. DISPATCH_WAIT: try again later. */
+static enum dispatch_result stream_start(struct session *s, const struct resp_request *r, const char *bytes) {
+    struct worker *w = s->worker;
+    const struct command *c;
+    int slot;
+    enum stream_way way = w->hooks->streams(s, r, bytes, &c, &slot);
+    if (way != STREAM_NOW)
+        return way == STREAM_LATER ? DISPATCH_WAIT : DISPATCHED;
+    s->last = c;
+    invariant(!s->stream && s->in_flight == 0, "%u requests are in flight before a stream", s->in_flight);
+    counter_add(&w->counters.requests_forwarded, 1);
+    struct stream *st = memory_zalloc(sizeof(*st));
+    struct request *request = request_new(s, c);
+    *st = (struct stream){.session = s, .request = request, .head = r->pos};
+    resp_body_init(&st->body, r);
+    request_own(request, &st->owner, &request_owner_silent);
+    request_barrier(request);
+    s->stream = st;
+    if (slot < 0 || !upstream_has_topology(w->upstream)) {
+        stream_open(st, pin_node(s, slot), false);
+        return DISPATCHED;
+    }
+    build_start(w, 2);
+    build_text(w, "EXISTS");
+    build_bulk(w, bytes + r->argv[c->only].off, r->argv[c->only].len);
+    st->probing = true;
+    request->call.done = stream_found;
+    call_submit(&request->call, slot, w->build.data, w->build.len);
+    return DISPATCHED;
+}
+
+/* Ends the body: only the reply is still due, if it has not come. */
+static void stream_complete(struct stream *st) {
+    invariant(st->session->stream == st, "the session forwards another request");
+    st->session->stream = NULL;
+    st->session = NULL;
+    stream_free_unused(st);
+}
+
+void stream_drop(struct session *s) {
+    struct stream *st = s->stream;
+    if (!st)
+        return;
+    struct request *r = st->request;
+    stream_complete(st);
+    if (!r)
+        return;
+    upstream_abandon(s->worker->upstream, &r->call.up);
+    stream_end(st, false);
+    request_reply(r, "", 0, true);
 }
 
 /* ---- requests ---------------------------------------------------------------------------------- */
@@ -295,27 +455,40 @@ static void session_over_query_limit(struct session *s) {
     session_close(s, "query buffer limit");
 }
 
-/* Passes bytes to the request that is being forwarded; returns how many belong to it. */
-static size_t session_stream(struct session *s, const char *data, size_t len) {
-    invariant(s->stream, "no request is forwarded");
-    const char *error;
-    if (!stream_takes(s->stream))
-        return 0;
-    size_t used = stream_take(s->stream, data, len, &error);
-    if (error == STREAM_OVER_LIMIT) {
-        session_over_query_limit(s);
-    } else if (error) {
-        char copy[RESP_ERROR_TEXT]; /* the text may belong to the stream */
-        snprintf(copy, sizeof(copy), "%s", error);
-        stream_drop(s);
-        session_protocol_error(s, copy);
-    }
-    return used;
-}
-
 /* Whether reading has to pause until the stream takes bytes again. */
 static bool session_stream_full(const struct session *s) {
-    return s->stream && !stream_takes(s->stream);
+    return s->stream && (s->stream->probing || s->stream->full);
+}
+
+/* Passes bytes to the request that is being forwarded; returns how many belong to it. After the last one s->stream is
+ * NULL. An argument that exceeds client-query-buffer-limit, as Redis counts it, ends the session. */
+static size_t session_stream(struct session *s, const char *data, size_t len) {
+    struct stream *st = s->stream;
+    invariant(st, "no request is forwarded");
+    if (session_stream_full(s))
+        return 0;
+    const struct config *config = s->worker->config;
+    const struct resp_body *b = &st->body;
+    struct resp_limits limits = {.bulk_max = config->bulk_max};
+    size_t head = st->head < len ? st->head : len, used = 0;
+    enum resp_status status = RESP_MORE;
+    st->head -= head;
+    if (len > head)
+        status = resp_body_scan(&st->body, data + head, len - head, &limits, &used);
+    if (status == RESP_BAD) {
+        char copy[RESP_ERROR_TEXT]; /* the text may belong to the stream */
+        snprintf(copy, sizeof(copy), "%s", b->error);
+        stream_drop(s);
+        session_protocol_error(s, copy);
+        return 0;
+    }
+    if (st->pin)
+        st->full = !upstream_pin_more(st->pin, data, head + used, status == RESP_OK);
+    if (status == RESP_OK)
+        stream_complete(st);
+    else if (b->bulk_left > 0 && b->bulk_len + 2 - b->bulk_left > (uint64_t)config->query_buffer_limit)
+        session_over_query_limit(s);
+    return head + used;
 }
 
 /* Scans the bytes before the mark. If a request ends at the mark, the next request came in a later read, while earlier

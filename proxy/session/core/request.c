@@ -298,7 +298,7 @@ static __attribute__((noinline)) void request_hold(struct request *r, const char
         session_mark_dirty(s);
 }
 
-static inline void reply(struct request *r, const char *data, size_t len, bool last) {
+inline void request_reply(struct request *r, const char *data, size_t len, bool last) {
     struct session *s = r->session;
     invariant_debug(!s || !r->done, "a request is answered twice");
     if (last) {
@@ -325,10 +325,6 @@ static inline void reply(struct request *r, const char *data, size_t len, bool l
         return;
     }
     request_hold(r, data, len);
-}
-
-void request_reply(struct request *r, const char *data, size_t len, bool last) {
-    reply(r, data, len, last);
 }
 
 void request_error(struct request *r, const char *error) {
@@ -406,13 +402,16 @@ void session_refuse(struct session *s, const struct command *c, const char *form
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 
-static void call_fail_end(struct call *c, enum upstream_failure why, const char *error) {
+static void call_fail(struct upstream_request *up, enum upstream_failure why, const char *error) {
+    struct call *c = (struct call *)(void *)up;
+    char copy[ERROR_MAX]; /* the upstream's text may be overwritten meanwhile */
+    snprintf(copy, sizeof(copy), "%s", error);
     if (!c->done) {
-        request_fail(c->request, error);
+        request_fail(c->request, copy);
         return;
     }
     call_drop_held(c);
-    struct call_end end = {.error = error, .why = why};
+    struct call_end end = {.error = copy, .why = why};
     c->done(c, &end);
 }
 
@@ -426,8 +425,8 @@ static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, 
     call_drop_held(c);
     c->overrun = !last;
     if (last)
-        call_fail_end(c, UPSTREAM_UNKNOWN,
-                      "UPSTREAM the node's answer to a lock's script is too long; it may have run");
+        call_fail(&c->up, UPSTREAM_UNKNOWN,
+                  "UPSTREAM the node's answer to a lock's script is too long; it may have run");
     return true;
 }
 
@@ -464,13 +463,7 @@ static void call_reply(struct upstream_request *up, const char *data, size_t len
     if (c->done)
         call_collect(c, data, len, last);
     else
-        reply(c->request, data, len, last);
-}
-
-static void call_fail(struct upstream_request *up, enum upstream_failure why, const char *error) {
-    char copy[ERROR_MAX]; /* the upstream's text may be overwritten meanwhile */
-    snprintf(copy, sizeof(copy), "%s", error);
-    call_fail_end((struct call *)(void *)up, why, copy);
+        request_reply(c->request, data, len, last);
 }
 
 static void call_redirected(struct upstream_request *up) {
@@ -624,7 +617,8 @@ void call_submit_together(struct call *c, uint8_t leading, int slot, const char 
     submitted(c, upstream_submit_batch(c->request->worker->upstream, &c->up, slot, lane, bytes, len));
 }
 
-static inline void submit(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
+inline void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes,
+                             size_t len) {
     invariant_debug(!c->up.in_flight, "a call is submitted twice");
     note_submit(c, slot, lane, len);
     submitted(c, upstream_submit(c->request->worker->upstream, &c->up, slot, lane, bytes, len));
@@ -637,16 +631,12 @@ const char *call_end_error(const struct call_end *end, size_t *len) {
     return error;
 }
 
-void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
-    submit(c, slot, lane, bytes, len);
-}
-
 void call_submit_login(struct call *c, uint32_t login) {
     submitted(c, upstream_submit_login(c->request->worker->upstream, &c->up, login));
 }
 
 inline void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
-    submit(c, slot, &c->request->session->lane, bytes, len);
+    call_submit_lane(c, slot, &c->request->session->lane, bytes, len);
 }
 
 bool call_submit_read(struct call *c, int slot, const char *bytes, size_t len) {
@@ -673,12 +663,8 @@ void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes
 
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len) {
     invariant(c->request->session, "a call of the proxy's own has no lane");
-    call_submit_master_lane(c, master, &c->request->session->lane, bytes, len);
-}
-
-void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,
-                             size_t len) {
-    call_submit_node(c, upstream_master(c->request->worker->upstream, master), lane, bytes, len);
+    struct upstream_node *node = upstream_master(c->request->worker->upstream, master);
+    call_submit_node(c, node, &c->request->session->lane, bytes, len);
 }
 
 void call_submit_node(struct call *c, struct upstream_node *node, const struct upstream_lane *lane, const char *bytes,

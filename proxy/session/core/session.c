@@ -1,6 +1,6 @@
 /*
- * Sessions: their output with its limits, their end, and the events that rooms hear of them. input.c makes sessions and
- * reads.
+ * Sessions: their output with its limits, their end, their names, their pins, and the events that rooms hear of them.
+ * input.c makes sessions and reads.
  *
  *      request slots ──> s->out ── session_flush ──> socket
  *                           └── too much waits: the proxy stops reading the node with the oldest reply
@@ -8,16 +8,22 @@
  * Then the session's next requests wait in its input. The input is still read, since most clients write all their
  * requests before they read. It knows no commands and no nodes. Nothing is freed before the end of the loop turn.
  */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/core/pin.h"
 #include "proxy/session/core/private.h"
 
 enum {
+    GATHER_MOST_US = 50000,          /* so long a reply may wait for the next one of its session */
     GATHERED_MAX = 4096,             /* waiting output above which a reply does not wait for the next one */
     OUTPUT_HOLD = SESSION_OWES_MAX,  /* waiting output above which the rest of a reply is left to the node */
     OUTPUT_LOW = 256 * 1024,         /* waiting output at which reading the reply continues */
@@ -84,9 +90,9 @@ void session_tell(struct session *s, const char *data, size_t len) {
 
 /* Resumes a reply whose rest was left to the node. */
 static void session_go_on(struct session *s) {
-    struct list_node *n = s->delays & DELAY_OUTPUT ? list_first(&s->requests) : NULL;
-    if (n)
-        upstream_go_on(&LIST_ENTRY(n, struct request, link)->call.up);
+    struct request *head = s->delays & DELAY_OUTPUT ? session_head(s) : NULL;
+    if (head)
+        upstream_go_on(&head->call.up);
     session_delay(s, DELAY_OUTPUT, false);
 }
 
@@ -191,6 +197,148 @@ void session_reply_over(struct session *s) {
     session_mark_dirty(s);
 }
 
+/* ---- names: for the engine, the limits per client, the log and incidents ---------------------------- */
+
+void session_identify(struct session *s) {
+    unsigned fields = s->worker->config->client_identity;
+    char text[LOCK_IDENTITY_MAX];
+    char host[SESSION_ADDRESS_MAX];
+    snprintf(host, sizeof(host), "%s", s->address);
+    char *colon = strrchr(host, ':');
+    if (colon && !(fields & IDENTITY_PORT))
+        *colon = '\0';
+    int n = snprintf(text, sizeof(text), "%s", fields & (IDENTITY_ADDRESS | IDENTITY_PORT) ? host : "");
+    const char *user = s->user ? s->user : "default";
+    if ((fields & IDENTITY_USER) && n < (int)sizeof(text))
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " user=%s", user);
+    if ((fields & IDENTITY_NAME) && s->name && n < (int)sizeof(text))
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " name=%s", s->name);
+    size_t len = n < (int)sizeof(text) ? (size_t)n : sizeof(text) - 1;
+    s->lock.login = s->lane.login;
+    invariant(len < LOCK_IDENTITY_MAX, "an identity of %zu bytes", len);
+    atomic_store_explicit(&s->worker->shared->came_ms, worker_now(s->worker), memory_order_relaxed);
+    engine_session_identify(s->worker->shared->engine, &s->lock, text, len, worker_now(s->worker));
+}
+
+size_t session_who(const struct session *s, char *out, size_t size) {
+    int n = snprintf(out, size, "%s%s%s", s->address, s->name ? " " : "", s->name ? s->name : "");
+    return n < (int)size ? (size_t)n : size - 1;
+}
+
+const char *session_host(const struct session *s, char *out, size_t size) {
+    struct in6_addr at;
+    snprintf(out, size, "%s", s->address);
+    char *colon = strrchr(out, ':'), *bracket = strrchr(out, ']');
+    if (colon)
+        *colon = '\0';
+    if (out[0] != '[' || !bracket)
+        return out;
+    *bracket = '\0';
+    if (inet_pton(AF_INET6, out + 1, &at) != 1)
+        return out;
+    memset(&at.s6_addr[8], 0, 8);
+    inet_ntop(AF_INET6, &at, out, (socklen_t)size);
+    return out;
+}
+
+void session_address_text(const struct sockaddr_storage *a, char *out, size_t size) {
+    char host[INET6_ADDRSTRLEN] = "";
+    if (a->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const void *)a;
+        inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
+        snprintf(out, size, "%s:%d", host, ntohs(in->sin_port));
+    } else if (a->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const void *)a;
+        inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
+        snprintf(out, size, "[%s]:%d", host, ntohs(in6->sin6_port));
+    } else {
+        snprintf(out, size, "unix:0");
+    }
+}
+
+/* ---- pins -------------------------------------------------------------------------------------------- */
+
+static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
+    _Atomic uint64_t *const counters[] = {
+        [PIN_TRANSACTION] = &w->counters.pinned_transactions, [PIN_BLOCKING] = &w->counters.pinned_blocking,
+        [PIN_SUBSCRIBED] = &w->counters.pinned_subscribed,    [PIN_MONITOR] = &w->counters.pinned_monitor,
+        [PIN_STREAM] = &w->counters.pinned_streams,
+    };
+    return counters[why];
+}
+
+struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
+                              const struct upstream_pin_events *events, const char **error) {
+    struct worker *w = s->worker;
+    struct upstream_pin *pin = NULL;
+    invariant(s->state != SESSION_CLOSED, "a closed session takes a pin");
+    struct upstream_lane lane = s->lane;
+    for (const struct session_room *const *room = w->hooks->rooms; lane.dedicated != 0 && *room; room++)
+        if ((*room)->pin_lane)
+            (*room)->pin_lane(s, &lane);
+    if (why == PIN_SUBSCRIBED || why == PIN_MONITOR)
+        lane.dedicated = 0; /* it reads no keys */
+    char client[SESSION_ADDRESS_MAX];
+    struct upstream_claim claim = {.client = session_host(s, client, sizeof(client)),
+                                   /* transactions and long requests end by themselves */
+                                   .lasting = why != PIN_TRANSACTION && why != PIN_STREAM};
+    *error = NULL;
+    if (why == PIN_TRANSACTION && s->lane.dedicated != 0) /* to the node it is one client, as NOLOOP wants it */
+        pin = upstream_pin_borrow(w->upstream, node, &s->lane, (uint32_t)s->lock.id, events, error);
+    if (!pin && !*error)
+        pin = upstream_pin_open(w->upstream, node, &lane, &claim, events, error);
+    if (!pin)
+        return NULL;
+    counter_add(&w->counters.pinned_connections, 1);
+    counter_add(pin_counter(w, why), 1);
+    return pin;
+}
+
+void pin_give(struct worker *w, struct upstream_pin *pin, enum pin_reason why, bool clean) {
+    invariant(pin && counter_read(pin_counter(w, why)) > 0, "no pin is counted for %d", (int)why);
+    counter_sub(&w->counters.pinned_connections, 1);
+    counter_sub(pin_counter(w, why), 1);
+    upstream_unpin(pin, clean);
+}
+
+struct upstream_node *pin_node(const struct session *s, int slot) {
+    struct upstream *u = s->worker->upstream;
+    return slot >= 0 ? upstream_node_of_slot(u, slot) : upstream_any_node(u, (uint32_t)s->lock.id);
+}
+
+int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct key_list list;
+    key_list_find(&list, c, r, bytes);
+    int slot = key_list_slot(s, r, bytes, list.keys, list.count > 0 ? (size_t)list.count : 0);
+    key_list_clear(&list);
+    return slot;
+}
+
+/* If a pin's node is out of reach, there may have been a failover that no request has found yet:
+ *
+ *      pin_take ──> none, or it fails before anything was sent ──> pin_await_map ──> a new map ──> pin_take
+ *
+ * It waits once: if the map still has the same node, the client gets the error. */
+
+bool pin_await_map(struct call *c, const struct upstream_node *node) {
+    struct upstream *u = c->request->worker->upstream;
+    if (!upstream_may_be_replaced(u, node))
+        return false;
+    upstream_await_map(u, &c->up);
+    return true;
+}
+
+bool pin_await_map_first(struct session *s, const struct upstream_node *node) {
+    struct upstream *u = s->worker->upstream;
+    if (!upstream_may_be_replaced(u, node))
+        return false;
+    struct request *request = request_new(s, NULL);
+    invariant(s->in_flight == 1, "%u requests are before it", s->in_flight);
+    request->call.done = call_swallow; /* the session continues */
+    upstream_await_map(u, &request->call.up);
+    return true;
+}
+
 /* ---- output ------------------------------------------------------------------------------------------ */
 
 void session_watch(struct session *s, bool writable) {
@@ -238,10 +386,10 @@ static bool limit_is_strict(int64_t limit) {
 static void session_hold(struct session *s) {
     invariant(!(s->delays & DELAY_OUTPUT), "a reply is held twice");
     const struct config *c = s->worker->config;
-    struct list_node *n = list_first(&s->requests);
-    if (!n || limit_is_strict(c->output_limit_hard) || limit_is_strict(c->output_limit_soft))
+    struct request *head = session_head(s);
+    if (!head || limit_is_strict(c->output_limit_hard) || limit_is_strict(c->output_limit_soft))
         return;
-    session_delay(s, DELAY_OUTPUT, upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up));
+    session_delay(s, DELAY_OUTPUT, upstream_hold(&head->call.up));
 }
 
 /* Lets requests continue that waited until the client had read its replies. If the client owes too much only now, its
@@ -261,14 +409,14 @@ static void session_ease(struct session *s) {
  * A reply waits for three times as long as its own request has taken since the client's last bytes came, but for
  * GATHER_US at least and GATHER_MOST_US at most. So the busier the machine is, the fewer writes there are. */
 static __attribute__((noinline)) bool gathers(struct session *s) {
-    const struct list_node *head = list_first(&s->requests);
+    const struct request *head = session_head(s);
     int64_t now_us = worker_turn_us(s->worker), *since_us = &s->input->gathers_us;
     if (*since_us == 0)
         *since_us = now_us;
     int64_t most_us = 3 * (*since_us - s->input->came_us);
     most_us = most_us < GATHER_US ? GATHER_US : most_us > GATHER_MOST_US ? GATHER_MOST_US : most_us;
-    if (head && LIST_ENTRY(head, struct request, link)->busy && s->out.unsent <= GATHERED_MAX &&
-        s->state == SESSION_OPEN && !s->worker->stopping && now_us - *since_us < most_us)
+    if (head && head->busy && s->out.unsent <= GATHERED_MAX && s->state == SESSION_OPEN && !s->worker->stopping &&
+        now_us - *since_us < most_us)
         return true;
     *since_us = 0;
     return false;

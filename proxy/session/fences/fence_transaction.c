@@ -19,7 +19,7 @@
  * attempts goes to a client that Redis itself blocks. Scripts of Redis 7.0 must not call blocking commands either:
  * BLPOP a b 5 becomes an LPOP of the first of the two keys that has an element.
  *
- * If a lock is in another slot (remote_lock.c), WATCH covers its watermark. fence.lua raises the watermark before that:
+ * If a lock is in another slot, WATCH covers its watermark. fence.lua raises the watermark before that:
  * a change by the connection itself makes EXEC fail, too.
  *
  * All this goes over a connection of the session's own, and the session's later requests wait. Nothing is sent behind
@@ -528,11 +528,10 @@ void fence_transaction_dispatch(struct session *s, const struct request_class *k
 /* Returns the blocking command in which the session is blocked. NULL: the session is not blocked in a command of this
  * file. */
 static struct fence_transaction *blocked_of(struct session *s) {
-    struct list_node *n = list_first(&s->requests);
-    struct request *r = n ? LIST_ENTRY(n, struct request, link) : NULL;
+    struct request *r = session_head(s);
     bool own = r && r->owner && r->owner->ops == &fence_transaction_ops;
-    return own && REQUEST_OWNER(r, struct fence_transaction)->blocks ? REQUEST_OWNER(r, struct fence_transaction)
-                                                                     : NULL;
+    struct fence_transaction *b = own ? REQUEST_OWNER(r, struct fence_transaction) : NULL;
+    return b && b->blocks ? b : NULL;
 }
 
 /* Ends the wait, unless an attempt is under way: then its answer ends the wait. */

@@ -1,7 +1,7 @@
 /*
  * Data that is written under locks. A write of fenced data goes to Redis with the question whether its session has lost
- * the lock (fenced_command.c, fence.lua). remote_lock.c reads locks in other slots than the data. fence_transaction.c
- * watches the guard records of writes that no script can carry, and repeats blocking commands.
+ * the lock (fenced_command.c, fence.lua), which reads locks in other slots before. fence_transaction.c watches the
+ * guard records of writes that no script can carry, and repeats blocking commands.
  */
 #pragma once
 
@@ -28,7 +28,7 @@ enum dispatch_result fence_dispatch(struct session *s, const struct request_clas
 
 /* Prepares the same for a write inside a transaction, or (queue NULL) for a part of a split command. The call is built
  * in w->build; the first of its kind in a transaction sends the script's source. The caller owns the question and frees
- * it with fence_forget. NULL: there is nothing to ask. */
+ * it with fence_forget. */
 struct fence_question;
 struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k);
 void fence_forget(struct fence_question *q);
@@ -39,7 +39,7 @@ void fence_reply(struct session *s, const struct fence_question *q, const char *
  * passed. False: the session is not blocked in such a command. */
 bool fence_unblock(struct session *s, bool error);
 
-/* Locks in other slots than their data are read before the write (remote_lock.c). fence_looks_new begins, and
+/* Locks in other slots than their data are read before the write. fence_looks_new begins, and
  * fence_looks_add adds the locks of a question. fence_looks_go has `done` called when all nodes have answered; at once
  * if there is nothing to read. `error` is NULL, or the client's error (a line of RESP, borrowed): then nothing is
  * written. The looks are freed after `done`. Before that, a caller that no longer wants the answer calls

@@ -7,8 +7,15 @@
  *      the client's reply <── the command's, if the guard record has no greater fence <── fence.lua <──┘
  *                         <── FENCED, and nothing was written, if it has one
  *
- * If the lock is in another slot of a cluster, its guard record is read first (remote_lock.c), and fence.lua compares
- * with the watermark in the slot of the data.
+ * If the lock is in another slot of a cluster, its guard record is read first:
+ *
+ *      SET stock:1 5 ──> fence.lua in the lock's slot ──┬─ FENCED: nothing is written
+ *                                                       └─ the lock's fence ──> fence.lua in the data's slot
+ *      FENCED, or the command's reply <── the watermark beside the data: refused if it is greater, else raised <──┘
+ *
+ * S7: no step covers both slots. The look at the lock's slot refuses a session that has lost the lock, as soon as
+ * another session has acquired it. An acquisition may come between the look and the write. Then the watermark refuses
+ * the write, once the new holder has written data of this lock to the slot.
  *
  * Under `mode audit` the write is sent unchanged. A late write is recorded, according to what this process knows of the
  * lock. Under an enforced fence, Redis checks the lock in one step with the write.
@@ -30,6 +37,7 @@ enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, A
 #define OTHER   "ERR the lock of fenced data is in another slot than its key, and not held; nothing was written"
 #define SEVERAL "ERR fenced data of several slots in one command; nothing was written: send several"
 #define CROSSES "CROSSSLOT Keys in request don't hash to the same slot"
+#define NO_LOOK "-UPSTREAM the answer about the lock of fenced data makes no sense; nothing was written\r\n"
 
 /* ---- what is written ------------------------------------------------------------------------------- */
 
@@ -98,16 +106,16 @@ static void fenced_clear(struct fenced *f) {
 
 /* ---- late writes ----------------------------------------------------------------------------------- */
 
-/* Records a late write. `done` says what the proxy has done with it. */
+/* Records a late write. */
 static void late_note(struct session *s, const struct request_class *k, const struct fenced *f,
-                      const struct lock_writing *w, const char *done) {
+                      const struct lock_writing *w) {
     char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
     struct text action = {0};
     invariant(w->how == WRITER_LATE && w->newest > w->fence, "S7: a late write has fence %llu, the newest is %llu",
               (unsigned long long)w->fence, (unsigned long long)w->newest);
     lock_command_text(command, k->bytes + k->request->argv[0].off, k->request->argv[0].len);
     session_who(s, who, sizeof(who));
-    text_printf(&action, "%s: its lease on ", done);
+    text_printf(&action, "passed on under audit: its lease on ");
     text_append_visible(&action, f->lock.name, f->lock.len);
     text_printf(&action, " (fence %llu) is over%s", (unsigned long long)w->fence, w->over_ms ? "" : ", and ");
     if (w->over_ms)
@@ -127,7 +135,7 @@ void fence_audit(struct session *s, const struct request_class *k) {
             struct lock_writing w = engine_writing(s->worker->shared->engine, &s->lock, &f.lock, worker_now(s->worker));
             if (w.how == WRITER_LATE && w.newest > w.fence) {
                 atomic_fetch_add_explicit(&f.rule->fence->late, 1, memory_order_relaxed);
-                late_note(s, k, &f, &w, "passed on under audit");
+                late_note(s, k, &f, &w);
                 noted++;
             }
         }
@@ -294,34 +302,9 @@ static void question_left(struct request *r) {
 
 static const struct request_owner_ops question_ops = {.left = question_left, .free = question_owner_free};
 
-/* Adds to the question the keys that need one: those with the lock in the data's slot, or (elsewhere) in another slot.
- */
-static void question_keys(struct fence_question *q, struct session *s, const struct request_class *k, size_t asks,
-                          bool elsewhere) {
-    for (size_t i = 0; i < k->key_count && q->count < asks; i++) {
-        struct fenced f;
-        struct asked *a = &q->keys[q->count];
-        if (fenced_find(&f, s, k, i) && has_to_ask(s, &f, &a->writing) && is_elsewhere(s, k, &f.lock) == elsewhere) {
-            a->rule = f.rule;
-            a->db = f.key.db;
-            a->mark = a->writing.fence;
-            a->key = q->names.len;
-            a->key_len = f.key.len;
-            text_append(&q->names, f.key.name, f.key.len);
-            a->lock = q->names.len;
-            a->lock_len = f.lock.len;
-            text_append(&q->names, f.lock.name, f.lock.len);
-            q->count++;
-        }
-        fenced_clear(&f);
-    }
-}
-
 static struct fence_question *question_new(struct session *s, const struct request_class *k) {
-    size_t asks = 0;
-    const char *error;
-    judge_keys(s, k, &asks, &error);
-    struct fence_question *q = memory_zalloc(sizeof(*q) + asks * sizeof(q->keys[0]));
+    size_t most = k->key_count < CHECKED_MAX ? k->key_count : CHECKED_MAX; /* fence_judge has refused more */
+    struct fence_question *q = memory_zalloc(sizeof(*q) + most * sizeof(q->keys[0]));
     q->rules = lock_rules_ref(s->worker->rules);
     q->slot = k->slot;
     q->id = k->command->id;
@@ -331,10 +314,29 @@ static struct fence_question *question_new(struct session *s, const struct reque
     q->protocol = s->lane.protocol;
     lock_command_text(q->command, k->bytes + k->request->argv[0].off, k->request->argv[0].len);
     session_who(s, q->who, sizeof(q->who));
-    question_keys(q, s, k, asks, false);
-    q->here = q->count;
-    if (q->count < asks)
-        question_keys(q, s, k, asks, true);
+    for (int elsewhere = 0; elsewhere <= 1; elsewhere++) {
+        for (size_t i = 0; i < k->key_count && q->count < most; i++) {
+            struct fenced f;
+            struct asked *a = &q->keys[q->count];
+            if (fenced_find(&f, s, k, i) && has_to_ask(s, &f, &a->writing) &&
+                is_elsewhere(s, k, &f.lock) == elsewhere) {
+                *a = (struct asked){.rule = f.rule,
+                                    .db = f.key.db,
+                                    .writing = a->writing,
+                                    .mark = a->writing.fence,
+                                    .key = q->names.len,
+                                    .key_len = f.key.len,
+                                    .lock = q->names.len + f.key.len,
+                                    .lock_len = f.lock.len};
+                text_append(&q->names, f.key.name, f.key.len);
+                text_append(&q->names, f.lock.name, f.lock.len);
+                q->count++;
+            }
+            fenced_clear(&f);
+        }
+        if (!elsewhere)
+            q->here = q->count;
+    }
     return q;
 }
 
@@ -343,15 +345,7 @@ bool fence_awaits(const struct request_class *k) {
 }
 
 const char *fence_words(struct session *s, const struct request_class *k) {
-    static const char *const looks =
-        "looks at the lock, and asks in one step with the write whether a later holder has "
-        "written";
-    static const char *const awaits =
-        "asks whether the lock has had another holder, in one step with an attempt that does not block, and again "
-        "until something comes";
     const char *error = "";
-    static const char *const apart =
-        "asks in one step with the removal of the data whether the lock has had another holder, and releases then";
     struct fence_question *q;
     bool elsewhere;
     switch (fence_judge(s, k, &error)) {
@@ -361,13 +355,16 @@ const char *fence_words(struct session *s, const struct request_class *k) {
         return "waits for this session's commands on the lock";
     case FENCE_CHECKED:
         if (fence_awaits(k))
-            return awaits;
+            return "asks whether the lock has had another holder, in one step with an attempt that does not block, and "
+                   "again until something comes";
         q = question_new(s, k);
         elsewhere = fence_is_elsewhere(q);
         fence_forget(q);
-        return elsewhere ? looks : "asks in one step with the write whether the lock has had another holder";
+        return elsewhere ? "looks at the lock, and asks in one step with the write whether a later holder has written"
+                         : "asks in one step with the write whether the lock has had another holder";
     case FENCE_APART:
-        return apart;
+        return "asks in one step with the removal of the data whether the lock has had another holder, and releases "
+               "then";
     case FENCE_REFUSED:
         break;
     }
@@ -378,20 +375,10 @@ const char *fence_words(struct session *s, const struct request_class *k) {
  * reply with arrays that contain nil. In RESP3, a script cuts such an array off at the nil, so the script uses RESP2
  * for these commands. */
 static bool is_typed(const struct fence_question *q) {
-    switch ((int)q->id) {
-    case COMMAND_ZADD:
-    case COMMAND_ZINCRBY:
-    case COMMAND_ZPOPMIN:
-    case COMMAND_ZPOPMAX:
-    case COMMAND_ZMPOP:
-    case COMMAND_BZPOPMIN:
-    case COMMAND_BZPOPMAX:
-    case COMMAND_BZMPOP:
-    case COMMAND_SPOP:
-        return q->protocol == 3;
-    default:
-        return false;
-    }
+    enum command_id id = q->id;
+    return q->protocol == 3 && (id == COMMAND_ZADD || id == COMMAND_ZINCRBY || id == COMMAND_ZPOPMIN ||
+                                id == COMMAND_ZPOPMAX || id == COMMAND_ZMPOP || id == COMMAND_BZPOPMIN ||
+                                id == COMMAND_BZPOPMAX || id == COMMAND_BZMPOP || id == COMMAND_SPOP);
 }
 
 /* Adds the name of a lock's watermark in the slot of the data: lockkeeper:{TAG}:{TAG}:LOCK. The watermark is named like
@@ -465,7 +452,7 @@ static void question_tail(struct session *s, const struct request_class *k, cons
         build_bulk(s->worker, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
 }
 
-static const char REFUSES[] = "-FENCED ";
+#define REFUSES "-FENCED "
 
 /* The refusal of fence.lua. */
 struct refusal {
@@ -486,7 +473,7 @@ static bool take_number(const char **p, const char *end, uint64_t *n) {
 }
 
 bool fence_refuses(const char *reply, size_t len) {
-    return len > sizeof(REFUSES) && memcmp(reply, REFUSES, sizeof(REFUSES) - 1) == 0;
+    return reply_begins(reply, len, REFUSES);
 }
 
 static bool refusal_read(const struct fence_question *q, size_t at, const char *reply, size_t len, struct refusal *r) {
@@ -537,8 +524,15 @@ static void question_refused(struct session *s, const struct fence_question *q, 
     text_clear(&error);
 }
 
-/* Appends the command's own reply, as it would have been outside of a script. */
-static void question_answered(const struct fence_question *q, const char *reply, size_t len, struct text *out) {
+/* fence_reply for a call of fence.lua whose first key is the question's key `at`. */
+static void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply,
+                             size_t len, struct text *out) {
+    struct refusal refusal;
+    if (refusal_read(q, at, reply, len, &refusal)) {
+        question_refused(s, q, &refusal, out);
+        return;
+    }
+    /* the command's own reply, as it would have been outside of a script */
     char error[LOCK_ANSWER_MAX];
     struct lock_envelope e = {.reply = reply, .reply_len = len};
     struct resp_item item;
@@ -554,15 +548,6 @@ static void question_answered(const struct fence_question *q, const char *reply,
         text_append(out, "*-1\r\n", 5);
     else
         text_append(out, e.reply, e.reply_len);
-}
-
-void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply, size_t len,
-                      struct text *out) {
-    struct refusal refusal;
-    if (refusal_read(q, at, reply, len, &refusal))
-        question_refused(s, q, &refusal, out);
-    else
-        question_answered(q, reply, len, out);
 }
 
 void fence_reply(struct session *s, const struct fence_question *q, const char *reply, size_t len, struct text *out) {
@@ -584,35 +569,32 @@ static void question_done(struct call *c, const struct call_end *end) {
     fence_forget(q);
 }
 
-/* Returns the token of the next queued attempt behind *at that may acquire the lock of the key; NULL: there is none. */
-static const char *next_attempt(const struct lock_queue *queue, const struct list_node **at,
-                                const struct fence_question *q, const struct asked *a) {
-    const struct lock_key lock = {.db = a->db, .name = q->names.data + a->lock, .len = a->lock_len};
-    return lock_queue_attempt(queue, at, &lock);
-}
-
 /* Writes the fence that the session may write with, and the tokens of the attempts that are queued before the write.
  * The session may write with a lease of its own. A lease that another session of its client has does not count: the
  * session's own attempt asks for the lock anew. If there are more than ATTEMPTS_MAX attempts, the first one and the
  * last ones count. */
 static void name_attempts(const struct lock_queue *queue, struct fence_question *q, struct asked *a) {
+    struct lock_key lock = {.db = a->db, .name = q->names.data + a->lock, .len = a->lock_len};
     const struct list_node *node = &queue->calls;
     const char *token;
     invariant(a >= q->keys && a < q->keys + q->here, "a lock in another slot is acquired in a transaction");
-    size_t attempts = 0, at = 0;
-    while (next_attempt(queue, &node, q, a))
+    size_t attempts = 0;
+    while (lock_queue_attempt(queue, &node, &lock))
         attempts++;
     if (attempts == 0)
         return;
     if (!a->writing.own)
         a->writing = (struct lock_writing){.how = WRITER_NONE};
-    size_t from = q->names.len;
-    text_printf(&q->names, "%llu", (unsigned long long)a->writing.fence);
-    for (node = &queue->calls; (token = next_attempt(queue, &node, q, a)); at++)
+    struct text mine = {0};
+    text_printf(&mine, "%llu", (unsigned long long)a->writing.fence);
+    node = &queue->calls;
+    for (size_t at = 0; (token = lock_queue_attempt(queue, &node, &lock)); at++)
         if (at == 0 || at + ATTEMPTS_MAX > attempts)
-            text_printf(&q->names, " %s", token);
-    a->mine = from;
-    a->mine_len = q->names.len - from;
+            text_printf(&mine, " %s", token);
+    a->mine = q->names.len;
+    a->mine_len = mine.len;
+    text_append(&q->names, mine.data, mine.len);
+    text_clear(&mine);
 }
 
 static struct fence_question *question_of(struct session *s, struct lock_queue *queue, const struct request_class *k) {
@@ -655,13 +637,106 @@ void fence_ask(struct session *s, const struct fence_question *q) {
     build_text(s->worker, "PING");
 }
 
-void fence_look_build(struct session *s, const struct fence_question *q, size_t at) {
-    struct part p = {q, at, 1, 0};
-    build_head(s, NULL, &p, NULL, NULL, 3);
-    build_fences(s, &p);
-    build_text(s->worker, "HGET");
-    lock_build_guard(s->worker, q->names.data + q->keys[at].lock, q->keys[at].lock_len);
-    build_text(s->worker, "fence");
+/* ---- locks in other slots ------------------------------------------------------------------------------ */
+
+struct fence_looks {
+    struct session *session; /* NULL: the session no longer needs the answers */
+    fence_looked_fn done;
+    void *arg;
+    size_t left;       /* how many answers are still to come, plus 1 until all looks are sent */
+    struct text error; /* the first error, for the client; empty: there is none */
+};
+
+/* One look under way. */
+struct look {
+    struct request_owner owner; /* must be the first field */
+    struct fence_looks *looks;
+    struct fence_question *question;
+    size_t at; /* the index of the key in the question */
+};
+
+bool fence_is_elsewhere(const struct fence_question *q) {
+    return q->here < q->count;
+}
+
+struct fence_looks *fence_looks_new(struct session *s, fence_looked_fn done, void *arg) {
+    struct fence_looks *l = memory_alloc(sizeof(*l));
+    *l = (struct fence_looks){.session = s, .done = done, .arg = arg, .left = 1};
+    return l;
+}
+
+/* Also called for each answer: the looks that are being sent count as one. */
+void fence_looks_go(struct fence_looks *l) {
+    invariant(l->left > 0, "more answers come than looks were sent");
+    if (--l->left > 0)
+        return;
+    if (l->session)
+        l->done(l->arg, l->error.len > 0 ? l->error.data : NULL, l->error.len);
+    text_clear(&l->error);
+    memory_free(l);
+}
+
+void fence_looks_forget(struct fence_looks *l) {
+    if (l)
+        l->session = NULL;
+}
+
+/* Takes an answer: the fence of the lock's last lease, or an error that forbids the write. */
+static void look_read(const struct look *look, const struct call_end *end) {
+    struct fence_looks *l = look->looks;
+    struct asked *a = &look->question->keys[look->at];
+    invariant(look->at >= look->question->here && look->at < look->question->count, "look %zu of %zu", look->at,
+              look->question->count);
+    struct resp_item item;
+    const char *p = end->reply;
+    int64_t fence;
+    if (end->error)
+        text_printf(&l->error, "-UPSTREAM the lock of fenced data can't be looked at; nothing was written: %s\r\n",
+                    end->error);
+    else if (end->reply[0] == '-')
+        fence_reply_from(l->session, look->question, look->at, end->reply, end->len, &l->error);
+    else if (!resp_item_read(&p, p + end->len, &item) || item.type != '$' || item.null ||
+             !resp_integer(item.str, item.len, &fence) || fence <= 0)
+        text_printf(&l->error, NO_LOOK);
+    else if (a->writing.how == WRITER_NONE)
+        a->mark = (uint64_t)fence;
+}
+
+static void look_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct look *look = REQUEST_OWNER(r, struct look);
+    struct fence_looks *l = look->looks;
+    if (l->session && l->error.len == 0)
+        look_read(look, end);
+    request_disown(r);
+    memory_free(look);
+    request_reply(r, "", 0, true);
+    fence_looks_go(l);
+}
+
+void fence_looks_add(struct fence_looks *l, struct fence_question *q) {
+    struct worker *w = l->session->worker;
+    struct upstream_lane lane = l->session->lane;
+    invariant(l->left > 0 && q->here <= q->count, "%zu locks of %zu are here", q->here, q->count);
+    lane.dedicated = 0; /* the dedicated connection may be in MULTI */
+    for (size_t i = q->here; i < q->count; i++) {
+        const struct asked *a = &q->keys[i];
+        struct request *r = request_internal(w);
+        struct look *look = memory_alloc(sizeof(*look));
+        *look = (struct look){.looks = l, .question = q, .at = i};
+        l->left++;
+        request_own(r, &look->owner, &request_owner_silent);
+        r->call.done = look_done;
+        r->call.up.script = script_get(SCRIPT_FENCE);
+        struct part p = {q, i, 1, 0};
+        build_head(l->session, NULL, &p, NULL, NULL, 3); /* fence.lua answers the fence of the lock's last lease */
+        build_fences(l->session, &p);
+        build_text(w, "HGET");
+        lock_build_guard(w, q->names.data + a->lock, a->lock_len);
+        build_text(w, "fence");
+        call_submit_lane(&r->call, slot_of_key(q->names.data + a->lock, a->lock_len), &lane, w->build.data,
+                         w->build.len);
+    }
 }
 
 /* ---- sending ----------------------------------------------------------------------------------------- */

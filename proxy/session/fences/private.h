@@ -54,15 +54,8 @@ bool nonblocking_form_unblocked(const struct request_class *k, struct nonblockin
  * is only PING. A question without keys has nothing more to ask. */
 struct fence_question *fence_watch(struct session *s, const struct request_class *k);
 void fence_ask(struct session *s, const struct fence_question *q);
-/* Builds in w->build the call of fence.lua about the guard record of one key. The script answers the fence of the
- * lock's last lease. */
-void fence_look_build(struct session *s, const struct fence_question *q, size_t at);
 /* Whether a reply of fence.lua is its refusal, which fence_reply translates. */
 bool fence_refuses(const char *reply, size_t len);
-/* Writes the client's reply to *out, as fence_reply does, for a call of fence.lua whose first key is the question's key
- * `at`. */
-void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply, size_t len,
-                      struct text *out);
 /* Whether the request is a command that blocks until a key has an element, for example BLPOP. */
 bool fence_awaits(const struct request_class *k);
 /* Sends a write that cannot run inside a script. The session has nothing in flight. */

@@ -2,7 +2,7 @@
  * A rule's `wait TIME`: if a live lease refuses an attempt, the client gets its reply when its session gets the lock,
  * or when TIME is over.
  *
- *      script ── "held" ──> lock_wait ──> the queue of the lock's name (proxy/lock/waiting.h)
+ *      script ── "held" ──> wait_refused ──> the queue of the lock's name (proxy/lock/waiting.h)
  *                              │             │ a release, the lease's end, at the latest 100 ms
  *                              │             v
  *                              │          the first one's attempt ──┬─ granted: the client's reply
@@ -28,14 +28,29 @@
 
 enum { TRY_MS = 100, DEAF_MS = 5 };
 
-/* An attempt that waits, or may come to wait. Many sessions may wait, so the struct is small. The request and the lock
- * call exist only while the attempt itself is under way (park.c). */
+/* The arguments of an attempt whose command cannot be rebuilt from its value and expiry. */
+struct kept_words {
+    char *reply; /* the client's part of the last refusal, which differs from command to command; NULL: none yet */
+    size_t reply_len;
+    struct lock_words all;
+    struct resp_arg args[]; /* of `all`; the bytes follow behind */
+};
+
+/* An attempt that waits, or may come to wait. Many sessions may wait, so the struct is small: about a fifth of a
+ * request with its lock call. These exist only while the attempt itself is under way; in between it is parked, and to
+ * the engine it has not come yet. The key is stored once, in the queue (proxy/lock/waiting.h). */
 struct wait {
     struct request_owner owner; /* must be the first field */
     struct waiter waiter;
-    struct list_node link; /* in the list of the worker's waiting sessions */
-    struct call *call;     /* the attempt's call; NULL: the attempt is parked */
-    struct parked parked;
+    struct list_node link;        /* in the list of the worker's waiting sessions */
+    struct call *call;            /* the attempt's call; NULL: the attempt is parked */
+    struct session *session;      /* the attempt's session; valid only while the attempt is parked */
+    const struct lock_rule *rule; /* with a reference to the rules that it belongs to */
+    struct kept_words *words;     /* NULL: value and expiry are enough */
+    int64_t expiry_ms;
+    uint32_t value_len;
+    uint16_t command; /* its enum command_id: SETNX, SET, MSETNX, HSETNX */
+    uint8_t advises, shape;
     struct ev_timer timer;
     double called;        /* by worker_steady: when a release had the attempt sent; 0: no release did */
     double until, try_at; /* by worker_steady; try_at 0: the attempt is not known to be the first one */
@@ -44,13 +59,14 @@ struct wait {
         seen; /* the fence of the lease that refused the attempt; the fields below are what else the refusal said */
     bool seen_leased : 1, seen_pooled : 1, seen_same : 1, seen_elsewhere : 1;
     uint8_t seen_suspects;
-    bool last : 1;    /* the timer is set for the end of the wait */
-    bool trying : 1;  /* the attempt is under way */
-    bool deaf : 1;    /* the proxy may have missed a release at another proxy so far: the next look comes soon */
-    bool over : 1;    /* the wait ends with the answer to the attempt under way */
-    bool gone : 1;    /* and the client has disconnected */
-    bool refused : 1; /* the attempt itself was refused, and `seen` is from that */
-    char room[];      /* the bytes that `parked` needs */
+    bool last : 1;     /* the timer is set for the end of the wait */
+    bool trying : 1;   /* the attempt is under way */
+    bool deaf : 1;     /* the proxy may have missed a release at another proxy so far: the next look comes soon */
+    bool over : 1;     /* the wait ends with the answer to the attempt under way */
+    bool gone : 1;     /* and the client has disconnected */
+    bool refused : 1;  /* the attempt itself was refused, and `seen` is from that */
+    bool clobbers : 1; /* MSETNX of several keys, which clobber.lua carries out */
+    char room[];       /* the name of the client, as in lock_call's `who`, and the value behind it */
 };
 
 static const struct request_owner_ops wait_ops;
@@ -62,38 +78,123 @@ static struct wait *wait_of(const struct request *r) {
 static void wait_try(struct wait *t);
 
 static struct worker *worker_of(const struct wait *t) {
-    return t->call ? t->call->request->worker : t->parked.session->worker;
+    return t->call ? t->call->request->worker : t->session->worker;
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
 static void wait_memory_free(struct request_owner *owner) {
     struct wait *t = (struct wait *)(void *)owner;
-    lock_parked_clear(&t->parked);
+    if (t->rule->set)
+        lock_rules_unref(t->rule->set);
+    if (t->words)
+        memory_free(t->words->reply);
+    memory_free(t->words);
     memory_free(t);
 }
 
-void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words) {
-    struct wait *t = memory_zalloc(offsetof(struct wait, room) + strlen(l->who) + 1 + l->value_len);
-    lock_parked_fill(&t->parked, r->command->id, l, words, t->room);
+/* Copies a command's arguments with their bytes into one allocation. */
+static struct kept_words *words_copy(const struct lock_words *from) {
+    size_t bytes = from->count * sizeof(struct resp_arg), used = 0, len;
+    for (size_t i = 0; i < from->count; i++)
+        bytes += from->args[i].len;
+    struct kept_words *w = memory_zalloc(sizeof(*w) + bytes);
+    char *kept = (char *)(w->args + from->count);
+    for (size_t i = 0; i < from->count; i++) {
+        const char *word = lock_word(from, i, &len);
+        memcpy(kept + used, word, len);
+        w->args[i] = (struct resp_arg){used, len};
+        used += len;
+    }
+    w->all = (struct lock_words){kept, w->args, from->count};
+    return w;
+}
+
+static void wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words) {
+    size_t who_len = strlen(l->who) + 1;
+    invariant(l->value_len <= UINT32_MAX, "a value of %zu bytes is kept", l->value_len);
+    struct wait *t = memory_zalloc(offsetof(struct wait, room) + who_len + l->value_len);
+    memcpy(t->room, l->who, who_len);
+    if (l->value_len)
+        memcpy(t->room + who_len, l->value, l->value_len);
+    t->rule = l->plan.rule;
+    t->value_len = (uint32_t)l->value_len;
+    t->expiry_ms = l->expiry_ms;
+    t->command = (uint16_t)r->command->id;
+    t->shape = (uint8_t)l->shape;
+    t->advises = l->advises;
+    t->clobbers = l->clobbers;
+    t->words = words ? words_copy(words) : NULL;
+    if (t->rule->set)
+        lock_rules_ref(t->rule->set);
     t->waiter.who = t->room;
     request_own(r, &t->owner, &wait_ops);
 }
 
+/* Parks an attempt that is not under way: frees its request and its lock calls. */
 static void wait_park(struct wait *t) {
     struct call *c = t->call;
     invariant(c && !t->trying && t->waiter.queue, "an attempt is parked that does not wait");
     request_disown(c->request);
-    lock_park(c, &t->parked);
+    invariant(c->lock && c->request->session && !c->up.in_flight, "an attempt is parked under way");
+    struct worker *w = c->request->worker;
+    struct lock_call *first = c->lock;
+    t->session = c->request->session;
     t->call = NULL;
+    c->lock = NULL;
+    for (struct lock_call *l = first, *next; l; l = next) {
+        next = lock_call_next(l) != l ? lock_call_next(l) : NULL;
+        list_remove(&l->link);
+        engine_put_off(w->shared->engine, &l->plan);
+        lock_drop(w, l);
+    }
+    request_park(c->request);
 }
 
+/* What a parked HSETNX means to the lock. */
+static const struct lock_command parked_field = {.verb = LOCK_ACQUIRE,
+                                                 .script = SCRIPT_HASH,
+                                                 .value_at = 2,
+                                                 .content_at = 3,
+                                                 .shape = SHAPE_INT,
+                                                 .expiry_ms = LOCK_EXPIRY_OTHER};
+
+/* Makes a parked attempt again, with a new request, lock call and plan, as if its command had just come. */
 static void wait_unpark(struct wait *t) {
     if (t->call)
         return;
-    t->call = lock_unpark(&t->parked, waiting_key(&t->waiter), t->room);
-    invariant(t->call->lock && t->call->request->session == t->parked.session, "a parked attempt comes back elsewhere");
-    request_own(t->call->request, &t->owner, &wait_ops);
+    struct session *s = t->session;
+    invariant(s && (s->delays & DELAY_EVENT), "a session goes on that does not wait");
+    const struct lock_key *key = waiting_key(&t->waiter);
+    struct request *r = request_unpark(s, command_by_id(t->command));
+    struct lock_call *l;
+    if (t->clobbers) {
+        lock_busy_all(r);
+        l = lock_begin_pairs(s, t->rule, key->db, &t->words->all);
+    } else {
+        lock_busy_key(r, key->name, key->len);
+        l = lock_begin_anew(s, LOCK_ACQUIRE, t->rule, key->db, key->name, key->len);
+        l->command = lock_row_of(r->command)->name;
+        l->shape = (enum lock_shape)t->shape;
+        l->advises = t->advises;
+        l->expiry_ms = t->expiry_ms;
+        lock_call_value(l, t->room + strlen(t->room) + 1, t->value_len);
+        if (t->command == COMMAND_HSETNX) {
+            l->plan.data_free = false;
+            lock_note_field(s, l, &parked_field, &t->words->all);
+        }
+    }
+    r->call.lock = l;
+    do {
+        if (t->rule->set) { /* the attempt keeps the rules under which it came, also after a reload */
+            lock_rules_unref(l->rules);
+            l->rules = lock_rules_ref(t->rule->set);
+        }
+        l->begun = 0; /* not timed: the time includes the wait, and says nothing about the node */
+    } while ((l = lock_call_next(l)) != r->call.lock);
+    t->call = &r->call;
+    invariant(r->session == s, "a parked attempt comes back elsewhere");
+    request_own(r, &t->owner, &wait_ops);
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
@@ -101,7 +202,7 @@ static void wait_unpark(struct wait *t) {
 /* Takes the attempt out of the queue, and the request from the wait. */
 static void wait_close(struct wait *t, enum waiting_end end) {
     struct worker *w = worker_of(t);
-    struct session *s = t->call ? t->call->request->session : t->parked.session;
+    struct session *s = t->call ? t->call->request->session : t->session;
     invariant(!t->trying && counter_read(&w->counters.waiting) > 0, "a wait ends while its attempt is under way");
     ev_timer_stop(w->loop, &t->timer);
     list_remove(&t->link);
@@ -110,23 +211,11 @@ static void wait_close(struct wait *t, enum waiting_end end) {
                 : end == WAIT_OVER  ? &w->counters.waits_refused
                                     : &w->counters.waits_left,
                 1);
-    waiting_leave(w->shared->waiting, &t->waiter, end, t->parked.rule->wait_ms, worker_steady_ms(w));
+    waiting_leave(w->shared->waiting, &t->waiter, end, t->rule->wait_ms, worker_steady_ms(w));
     if (s)
         session_delay(s, DELAY_EVENT, false);
     if (t->call)
         request_disown(t->call->request);
-}
-
-static struct call_end refusal(const struct wait *t, const struct lock_call *l) {
-    const struct parked_words *words = t->parked.words;
-    struct call_end out = {.why = UPSTREAM_NOT_SENT};
-    if (words && words->reply) {
-        out.reply = words->reply;
-        out.len = words->reply_len;
-    } else {
-        out.reply = lock_short_reply(l, LOCK_HELD, &out.len);
-    }
-    return out;
 }
 
 static void note_waited(const struct wait *t, bool granted) {
@@ -135,30 +224,48 @@ static void note_waited(const struct wait *t, bool granted) {
                   worker_now(w));
 }
 
+/* Ends the wait with the refusal as the client's reply. If the lock was granted, the client has disconnected: releases
+ * the lock, or all locks of MSETNX. `r` is what the engine learns. */
+static void wait_finish(struct wait *t, enum waiting_end end, const struct lock_result *r) {
+    struct call *c = t->call;
+    struct lock_call *l = c->lock, *each = l;
+    struct worker *w = c->request->worker;
+    const struct kept_words *words = t->words;
+    struct call_end out = {.why = UPSTREAM_NOT_SENT};
+    if (words && words->reply) {
+        out.reply = words->reply;
+        out.len = words->reply_len;
+    } else {
+        out.reply = lock_short_reply(l, LOCK_HELD, &out.len);
+    }
+    wait_close(t, end);
+    if (end == WAIT_GRANTED)
+        do
+            lock_undo(w, each, NULL, NULL);
+        while ((each = lock_call_next(each)) != l);
+    c->lock = NULL;
+    lock_learnt_all(w, c->request->session, l, r);
+    lock_deliver(c, NULL, &out);
+    wait_memory_free(&t->owner);
+}
+
 static void wait_refuse(struct wait *t) {
     wait_unpark(t);
     struct call *c = t->call;
     invariant(c && c->lock && !c->up.in_flight, "an attempt is refused while it is under way");
-    struct lock_call *l = c->lock;
-    struct worker *w = c->request->worker;
-    struct session *s = c->request->session;
-    struct call_end out = refusal(t, l);
-    struct lock_result r = {.outcome = s && !t->gone ? LOCK_HELD : LOCK_NOT_SENT,
+    bool there = c->request->session && !t->gone;
+    struct lock_result r = {.outcome = there ? LOCK_HELD : LOCK_NOT_SENT,
                             .fence = t->seen,
                             .pttl_ms = PTTL_UNKNOWN,
-                            .value = l->value,
-                            .value_len = l->value_len,
+                            .value = c->lock->value,
+                            .value_len = c->lock->value_len,
                             .leased = t->seen_leased,
                             .pooled = t->seen_pooled,
                             .same = t->seen_same,
                             .elsewhere = t->seen_elsewhere,
                             .suspects = t->seen_suspects};
     note_waited(t, false);
-    wait_close(t, s && !t->gone ? WAIT_OVER : WAIT_GONE);
-    c->lock = NULL;
-    lock_learnt_all(w, s, l, &r);
-    lock_deliver(c, NULL, &out);
-    wait_memory_free(&t->owner);
+    wait_finish(t, there ? WAIT_OVER : WAIT_GONE, &r);
 }
 
 /* Ends a wait as soon as possible: at once, with the answer to the attempt under way, or with the answer to a last
@@ -170,7 +277,7 @@ static void wait_end(struct wait *t) {
     t->over = true;
     if (t->trying)
         return;
-    if (!may_refuse && !t->parked.words && waiting_proves(waiting, &t->waiter, &fence)) {
+    if (!may_refuse && !t->words && waiting_proves(waiting, &t->waiter, &fence)) {
         may_refuse = true; /* another attempt was refused since this attempt came */
         t->seen = fence;
     }
@@ -197,7 +304,7 @@ static struct wait *wait_of_session(const struct session *s) {
     return waiter ? LIST_ENTRY(waiter, struct wait, waiter) : NULL;
 }
 
-void lock_wait_speaks(struct session *s) {
+static void wait_speaks(struct session *s) {
     struct wait *t = wait_of_session(s);
     if (!t)
         return;
@@ -205,7 +312,7 @@ void lock_wait_speaks(struct session *s) {
     wait_end(t);
 }
 
-void lock_wait_leaves(struct session *s) {
+static void wait_leaves(struct session *s) {
     struct wait *t = s->delays & DELAY_EVENT ? wait_of_session(s) : NULL;
     if (!t || t->call) /* wait_left deals with the wait if it has a request */
         return;
@@ -270,25 +377,6 @@ static struct lock_call *refused_call(struct lock_call *l, const struct lock_env
     return l;
 }
 
-/* The lock was granted, but the client has disconnected: releases the lock, or all locks of MSETNX. */
-static void give_back(struct wait *t) {
-    struct call *c = t->call;
-    struct lock_call *l = c->lock;
-    struct worker *w = c->request->worker;
-    struct lock_result r = {.outcome = LOCK_NOT_SENT};
-    struct call_end out = refusal(t, l);
-    invariant(t->gone || !c->request->session, "a lock is given back whose client is there");
-    wait_close(t, WAIT_GRANTED);
-    struct lock_call *each = l;
-    do
-        lock_undo(w, each, NULL, NULL);
-    while ((each = lock_call_next(each)) != l);
-    c->lock = NULL;
-    lock_learnt_all(w, c->request->session, l, &r);
-    lock_deliver(c, NULL, &out);
-    wait_memory_free(&t->owner);
-}
-
 static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     t->refused = true;
     t->seen = e->result.fence;
@@ -300,7 +388,7 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     struct worker *w = worker_of(t);
     if (e->result.shifted_ms) /* tell the engine now, since this attempt may yet be granted */
         engine_shifted(w->shared->engine, &refused_call(t->call->lock, e)->plan, &e->result, worker_now(w));
-    struct parked_words *words = t->parked.words;
+    struct kept_words *words = t->words;
     if (!words)
         return;
     memory_free(words->reply);
@@ -310,7 +398,7 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
 
 /* Takes what an answer says of the sessions that wait at other proxies. clobber.lua says nothing of them. */
 static void note_elsewhere(struct wait *t, const struct lock_result *r) {
-    if (t->parked.clobbers)
+    if (t->clobbers)
         return;
     waiting_elsewhere(worker_of(t)->shared->waiting, &t->waiter,
                       r->waits_ms ? t->sent_ms - r->waits_ms : WAITING_NOBODY);
@@ -393,7 +481,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     }
     bool granted = !end->error && e.result.outcome == LOCK_GRANTED;
     if (granted && (t->gone || !c->request->session)) {
-        give_back(t);
+        wait_finish(t, WAIT_GRANTED, &(struct lock_result){.outcome = LOCK_NOT_SENT});
         return;
     }
     if (granted) {
@@ -405,7 +493,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     }
     t->waiter.fence = e.result.fence;
     wait_close(t, granted ? WAIT_GRANTED : WAIT_GONE);
-    if (granted && t->parked.rule->quorum == LOCK_QUORUM_YES)
+    if (granted && t->rule->quorum == LOCK_QUORUM_YES)
         request_own(c->request, &t->owner, &wait_ops); /* if its witnesses refuse it, it waits on */
     else
         wait_memory_free(&t->owner);
@@ -419,7 +507,7 @@ static void wait_try(struct wait *t) {
     struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
-    bool field = t->parked.command == COMMAND_HSETNX;
+    bool field = t->command == COMMAND_HSETNX;
     t->sent_ms = worker_steady_ms(w);
     w->waits->waited = (struct lock_waited){.here_ms = t->sent_ms - t->waiter.since_ms,
                                             .next_ms = waiting_behind(w->shared->waiting, &t->waiter, t->sent_ms)};
@@ -429,13 +517,13 @@ static void wait_try(struct wait *t) {
     counter_add(&w->counters.wait_tries, 1);
     enum script_id id = field ? SCRIPT_HASH : SCRIPT_ACQUIRE;
     if (field) {
-        lock_build_other(s, NULL, l, &lock_parked_field, &t->parked.words->all);
+        lock_build_other(s, NULL, l, &parked_field, &t->words->all);
     } else if (l->clobbers) {
         id = SCRIPT_CLOBBER;
-        lock_build_pairs(s, l, &t->parked.words->all);
-    } else if (t->parked.words) {
+        lock_build_pairs(s, l, &t->words->all);
+    } else if (t->words) {
         struct lock_command lc = {.script = id, .value_at = 2, .shape = l->shape, .expiry_ms = l->expiry_ms};
-        lock_build_other(s, NULL, l, &lc, &t->parked.words->all);
+        lock_build_other(s, NULL, l, &lc, &t->words->all);
     } else {
         id = lock_build_attempt(w, s->lock.client, l);
     }
@@ -462,7 +550,7 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     struct worker *w = r->worker;
     invariant(s && l->plan.rule->wait_ms > 0, "an attempt waits without a rule that says so");
     if (!wait_of(r))
-        lock_wait_keep(r, l, NULL);
+        wait_keep(r, l, NULL);
     struct wait *t = wait_of(r);
     t->call = c;
     c->lock = l;
@@ -493,7 +581,7 @@ static void wait_started(struct wait *t) {
     c->lock->again = false;
 }
 
-bool lock_wait_behind(struct call *c, struct lock_call *l) {
+static bool wait_behind(struct call *c, struct lock_call *l) {
     struct worker *w = c->request->worker;
     if (waiting_count(w->shared->waiting) == 0 || !may_wait(c, l) ||
         engine_own_lease(w->shared->engine, &l->plan, 0, worker_now(w)))
@@ -508,7 +596,7 @@ bool lock_wait_behind(struct call *c, struct lock_call *l) {
     return true;
 }
 
-bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e) {
+static bool wait_refused(struct call *c, struct lock_call *l, const struct lock_envelope *e) {
     struct worker *w = c->request->worker;
     const struct lock_result *r = &e->result;
     const struct lock_plan *plan = &refused_call(l, e)->plan;
@@ -579,12 +667,12 @@ static void wake_thread(void *arg, unsigned thread) {
     worker_add_job(to, job);
 }
 
-void lock_waits_open(struct worker *w) {
+static void waits_open(struct worker *w) {
     if (!w->shared->waiting)
         w->shared->waiting = waiting_new(w->shared->threads, wake_thread, w->shared);
     struct worker_waits *waits = memory_zalloc(sizeof(*waits));
     waits->calls = (struct lock_waits){
-        .keep = lock_wait_keep, .behind = lock_wait_behind, .refused = lock_wait, .waited = LOCK_WAITED_NONE};
+        .keep = wait_keep, .behind = wait_behind, .refused = wait_refused, .waited = LOCK_WAITED_NONE};
     w->waits = &waits->calls;
     list_init(&waits->sessions);
     ev_async_init(&waits->wake, on_wake);
@@ -592,7 +680,7 @@ void lock_waits_open(struct worker *w) {
     ev_async_start(w->loop, &waits->wake);
 }
 
-void lock_waits_close(struct worker *w) {
+static void waits_close(struct worker *w) {
     struct worker_waits *waits = waits_of_worker(w);
     ev_async_stop(w->loop, &waits->wake);
     if (w->index + 1 == w->shared->threads) { /* the last worker frees it */
@@ -603,14 +691,14 @@ void lock_waits_close(struct worker *w) {
     w->waits = NULL;
 }
 
-static void lock_waits_stop(struct worker *w) {
+static void waits_stop(struct worker *w) {
     lock_release_channel_close(w);
     LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions)
     wait_end(LIST_ENTRY(it, struct wait, link));
 }
 
 /* Ends the waits that their keys' rules of now do not allow. */
-void lock_waits_rules(struct worker *w) {
+static void waits_rules(struct worker *w) {
     if (!w->waits) /* the worker is being freed */
         return;
     LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions) {
@@ -618,18 +706,18 @@ void lock_waits_rules(struct worker *w) {
         const struct lock_key *key = waiting_key(&t->waiter);
         const struct lock_rule *rule = lock_rules_match(w->rules, key->name, key->len);
         int64_t ms = rule && rule->mode == LOCK_MODE_ENFORCE ? rule->wait_ms : 0;
-        double until = t->until + (double)(ms - t->parked.rule->wait_ms) / 1000.;
+        double until = t->until + (double)(ms - t->rule->wait_ms) / 1000.;
         if (ms <= 0 || until <= worker_steady(w))
             wait_end(t);
     }
 }
 
 const struct session_room waits_room = {
-    .worker_opens = lock_waits_open,
-    .worker_closes = lock_waits_close,
-    .worker_rules = lock_waits_rules,
-    .worker_leaves = lock_waits_stop,
-    .worker_stops = lock_waits_stop,
-    .closes = lock_wait_leaves,
-    .speaks = lock_wait_speaks,
+    .worker_opens = waits_open,
+    .worker_closes = waits_close,
+    .worker_rules = waits_rules,
+    .worker_leaves = waits_stop,
+    .worker_stops = waits_stop,
+    .closes = wait_leaves,
+    .speaks = wait_speaks,
 };

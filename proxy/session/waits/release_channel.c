@@ -58,8 +58,8 @@ struct release_channel {
 
 /* A slot for which the thread listens. Slots with equal remainders by PLACES share a place. */
 struct place {
-    struct release_channel *release_channel; /* NULL: the place is empty */
-    double asked;                            /* when a session last waited, by worker_steady */
+    struct release_channel *channel; /* NULL: the place is empty */
+    double asked;                    /* when a session last waited, by worker_steady */
     uint16_t slot;
 };
 
@@ -72,56 +72,56 @@ struct release_channels {
 
 /* ---- channels of slots --------------------------------------------------------------------------------- */
 
-static void release_channel_send(const struct release_channel *release_channel, const char *command, uint16_t slot) {
-    invariant(release_channel->pin && slot < SLOT_COUNT, "slot %u has no connection", slot);
+static void channel_send(const struct release_channel *channel, const char *command, uint16_t slot) {
+    invariant(channel->pin && slot < SLOT_COUNT, "slot %u has no connection", slot);
     char guard[LOCK_GUARD_EXTRA + 8], bytes[64 + CHANNEL_MAX];
     size_t head = lock_guard_head_write(slot, guard); /* lockkeeper:{TAG}: */
     int tag = (int)(head - (sizeof("lockkeeper") - 1) - 1);
     int n = snprintf(bytes, sizeof(bytes), "*2\r\n$%zu\r\n%s\r\n$%zu\r\n" CHANNEL "%.*s\r\n", strlen(command), command,
                      sizeof(CHANNEL) - 1 + (size_t)tag, tag, guard + sizeof("lockkeeper") - 1);
-    upstream_pin_send(release_channel->pin, bytes, (size_t)n);
+    upstream_pin_send(channel->pin, bytes, (size_t)n);
 }
 
-static void release_channel_forget_slot(struct release_channel *release_channel, unsigned slot) {
-    struct place *p = &release_channel->of->places[slot % PLACES];
-    if (p->release_channel == release_channel && p->slot == slot)
-        p->release_channel = NULL;
+static void channel_forget_slot(struct release_channel *channel, unsigned slot) {
+    struct place *p = &channel->of->places[slot % PLACES];
+    if (p->channel == channel && p->slot == slot)
+        p->channel = NULL;
 }
 
 /* Empties the places of all slots for which the connection listened. */
-static void release_channel_forget(struct release_channel *release_channel) {
+static void channel_forget(struct release_channel *channel) {
     for (size_t i = 0; i < PLACES; i++)
-        if (release_channel->of->places[i].release_channel == release_channel)
-            release_channel->of->places[i].release_channel = NULL;
+        if (channel->of->places[i].channel == channel)
+            channel->of->places[i].channel = NULL;
 }
 
 /* ---- connections --------------------------------------------------------------------------------------- */
 
-static void release_channel_drop(struct release_channel *release_channel) {
-    if (!release_channel->pin)
+static void channel_drop(struct release_channel *channel) {
+    if (!channel->pin)
         return;
-    struct worker *w = release_channel->of->worker;
+    struct worker *w = channel->of->worker;
     invariant(counter_read(&w->counters.pinned_subscribed) > 0, "no subscription is counted");
     counter_sub(&w->counters.pinned_connections, 1);
     counter_sub(&w->counters.pinned_subscribed, 1);
-    upstream_unpin(release_channel->pin, false);
-    release_channel->pin = NULL;
-    release_channel->message.len = 0;
-    release_channel_forget(release_channel);
+    upstream_unpin(channel->pin, false);
+    channel->pin = NULL;
+    channel->message.len = 0;
+    channel_forget(channel);
 }
 
-static void release_channel_lost(void *arg, const char *error) {
-    struct release_channel *release_channel = arg;
+static void channel_lost(void *arg, const char *error) {
+    struct release_channel *channel = arg;
     log_verbose("Releases at other proxies are not heard: %s", error);
-    release_channel->of->plain = false; /* the node may run a newer version when it comes back */
-    release_channel_drop(release_channel);
+    channel->of->plain = false; /* the node may run a newer version when it comes back */
+    channel_drop(channel);
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* Takes a message's text: "PROCESS DB KEY". */
-static void release_channel_heard(const struct release_channel *release_channel, const char *text, size_t len) {
-    struct worker *w = release_channel->of->worker;
+static void channel_heard(const struct release_channel *channel, const char *text, size_t len) {
+    struct worker *w = channel->of->worker;
     const char *end = text + len, *db = memchr(text, ' ', len);
     const char *name = db ? memchr(db + 1, ' ', (size_t)(end - db - 1)) : NULL;
     if (!name)
@@ -140,71 +140,67 @@ static bool begins(const char *text, size_t len, const char *with) {
 
 /* Handles a node's refusal to subscribe. The slot has moved, or the node does not know sharded channels, or it gives
  * another error. */
-static void release_channel_refused(struct release_channel *release_channel, const char *text, size_t len) {
-    struct release_channels *all = release_channel->of;
+static void channel_refused(struct release_channel *channel, const char *text, size_t len) {
+    struct release_channels *all = channel->of;
     bool ask;
     if (begins(text, len, "MOVED ")) {
-        release_channel_forget_slot(release_channel, (unsigned)strtoul(text + 6, NULL, 10));
-        (void)upstream_pin_redirect(release_channel->pin, text, len, &ask);
+        channel_forget_slot(channel, (unsigned)strtoul(text + 6, NULL, 10));
+        (void)upstream_pin_redirect(channel->pin, text, len, &ask);
         return;
     }
     if (begins(text, len, "ERR unknown command") && !all->plain) {
         all->plain = true;
         LIST_FOREACH(it, &all->all) {
             struct release_channel *other = LIST_ENTRY(it, struct release_channel, link);
-            if (other != release_channel)
-                release_channel_drop(other);
+            if (other != channel)
+                channel_drop(other);
         }
-        release_channel_forget(release_channel);
-        upstream_pin_send(release_channel->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
+        channel_forget(channel);
+        upstream_pin_send(channel->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
         return;
     }
-    if (release_channel->refused == 0)
+    if (channel->refused == 0)
         log_verbose("Releases at other proxies are not heard: %.*s", (int)len, text);
-    release_channel->refused = worker_steady(all->worker);
-    release_channel_forget(release_channel);
+    channel->refused = worker_steady(all->worker);
+    channel_forget(channel);
 }
 
-/* Reads a message, an array of its kind, the channel and a text. */
-static void release_channel_read(struct release_channel *release_channel) {
-    struct resp_item array, kind, channel, said;
-    const char *p = release_channel->message.data, *end = p + release_channel->message.len;
+/* Takes a part of a message: an array of its kind, the channel and a text. */
+static void channel_message(void *arg, const char *data, size_t len, bool last) {
+    struct release_channel *channel = arg;
+    struct resp_item array, kind, where, said;
+    text_append(&channel->message, data, len);
+    if (!last)
+        return;
+    const char *p = channel->message.data, *end = p + channel->message.len;
+    channel->message.len = 0; /* the bytes stay until the next message */
     if (!resp_item_read(&p, end, &array))
         return;
     if (array.type == '-') {
-        release_channel_refused(release_channel, array.str, array.len);
+        channel_refused(channel, array.str, array.len);
         return;
     }
-    if (array.type != '*' || array.num != 3 || !resp_item_read(&p, end, &kind) || !resp_item_read(&p, end, &channel) ||
+    if (array.type != '*' || array.num != 3 || !resp_item_read(&p, end, &kind) || !resp_item_read(&p, end, &where) ||
         !resp_item_read(&p, end, &said))
         return;
     if (said.type == '$' && (begins(kind.str, kind.len, "message") || begins(kind.str, kind.len, "smessage")))
-        release_channel_heard(release_channel, said.str, said.len);
+        channel_heard(channel, said.str, said.len);
     else if (begins(kind.str, kind.len, "sunsubscribe"))
-        release_channel_forget_slot(release_channel, slot_of_key(channel.str, channel.len));
-}
-
-static void release_channel_message(void *arg, const char *data, size_t len, bool last) {
-    struct release_channel *release_channel = arg;
-    text_append(&release_channel->message, data, len);
-    if (!last)
-        return;
-    release_channel_read(release_channel);
-    release_channel->message.len = 0;
+        channel_forget_slot(channel, slot_of_key(where.str, where.len));
 }
 
 /* ---- listening ----------------------------------------------------------------------------------------- */
 
 /* Returns the entry of a node: an entry that has this node, a disconnected entry that is free for it, or a new one. */
-static struct release_channel *release_channel_of(struct release_channels *all, const struct upstream_node *node) {
+static struct release_channel *channel_of(struct release_channels *all, const struct upstream_node *node) {
     struct release_channel *spare = NULL;
     double now = worker_steady(all->worker);
     LIST_FOREACH(it, &all->all) {
-        struct release_channel *release_channel = LIST_ENTRY(it, struct release_channel, link);
-        if (release_channel->node == node)
-            return release_channel;
-        if (!release_channel->pin && now - release_channel->tried >= AGAIN_SECONDS)
-            spare = release_channel;
+        struct release_channel *channel = LIST_ENTRY(it, struct release_channel, link);
+        if (channel->node == node)
+            return channel;
+        if (!channel->pin && now - channel->tried >= AGAIN_SECONDS)
+            spare = channel;
     }
     if (!spare) {
         spare = memory_zalloc(sizeof(*spare));
@@ -219,29 +215,28 @@ static struct release_channel *release_channel_of(struct release_channels *all, 
 
 /* Connects if there is no connection. Returns false if there is none afterwards, or if the node has refused a moment
  * ago. */
-static bool release_channel_connect(struct release_channel *release_channel, struct upstream_node *node) {
-    struct worker *w = release_channel->of->worker;
-    const struct upstream_pin_events events = {
-        .arg = release_channel, .message = release_channel_message, .lost = release_channel_lost};
+static bool channel_connect(struct release_channel *channel, struct upstream_node *node) {
+    struct worker *w = channel->of->worker;
+    const struct upstream_pin_events events = {.arg = channel, .message = channel_message, .lost = channel_lost};
     const struct upstream_lane lane = {.protocol = 2};
     const struct upstream_claim own = {.lasting = true};
     const char *error;
     double now = worker_steady(w);
-    if (release_channel->pin)
-        return release_channel->refused == 0 || now - release_channel->refused >= REFUSED_SECONDS;
-    if (w->stopping || (release_channel->tried > 0 && now - release_channel->tried < AGAIN_SECONDS))
+    if (channel->pin)
+        return channel->refused == 0 || now - channel->refused >= REFUSED_SECONDS;
+    if (w->stopping || (channel->tried > 0 && now - channel->tried < AGAIN_SECONDS))
         return false;
-    release_channel->tried = now;
-    invariant(!release_channel->pin && release_channel->message.len == 0, "a connection is opened twice");
-    release_channel->refused = 0;
-    release_channel->pin = upstream_pin_open(w->upstream, node, &lane, &own, &events, &error);
-    if (!release_channel->pin) {
+    channel->tried = now;
+    invariant(!channel->pin && channel->message.len == 0, "a connection is opened twice");
+    channel->refused = 0;
+    channel->pin = upstream_pin_open(w->upstream, node, &lane, &own, &events, &error);
+    if (!channel->pin) {
         log_verbose("Releases at other proxies are not heard: %s", error);
         return false;
     }
     counter_add(&w->counters.pinned_connections, 1);
     counter_add(&w->counters.pinned_subscribed, 1);
-    upstream_pin_stream(release_channel->pin, true);
+    upstream_pin_stream(channel->pin, true);
     return true;
 }
 
@@ -250,19 +245,18 @@ static bool listen_to_slot(struct release_channels *all, uint16_t slot) {
     struct place *p = &all->places[slot % PLACES];
     struct upstream_node *node = upstream_node_of_slot(w->upstream, slot);
     double now = worker_steady(w);
-    bool own = p->release_channel && p->slot == slot;
+    bool own = p->channel && p->slot == slot;
     if (own)
         p->asked = now;
-    if (!node || (own && p->release_channel->node == node) ||
-        (p->release_channel && !own && now - p->asked < IDLE_SECONDS))
+    if (!node || (own && p->channel->node == node) || (p->channel && !own && now - p->asked < IDLE_SECONDS))
         return false;
-    struct release_channel *release_channel = release_channel_of(all, node);
-    if (!release_channel_connect(release_channel, node))
+    struct release_channel *channel = channel_of(all, node);
+    if (!channel_connect(channel, node))
         return false;
-    if (p->release_channel)
-        release_channel_send(p->release_channel, "SUNSUBSCRIBE", p->slot);
-    *p = (struct place){.release_channel = release_channel, .asked = now, .slot = slot};
-    release_channel_send(release_channel, "SSUBSCRIBE", slot);
+    if (p->channel)
+        channel_send(p->channel, "SUNSUBSCRIBE", p->slot);
+    *p = (struct place){.channel = channel, .asked = now, .slot = slot};
+    channel_send(channel, "SSUBSCRIBE", slot);
     return true;
 }
 
@@ -279,10 +273,10 @@ bool lock_release_channel_open(struct worker *w, uint16_t slot) {
     if (LIST_ENTRY(it, struct release_channel, link)->pin)
         return false;
     struct upstream_node *node = upstream_any_node(w->upstream, w->index);
-    struct release_channel *release_channel = release_channel_of(all, node);
-    if (!release_channel_connect(release_channel, node))
+    struct release_channel *channel = channel_of(all, node);
+    if (!channel_connect(channel, node))
         return false;
-    upstream_pin_send(release_channel->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
+    upstream_pin_send(channel->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
     return true;
 }
 
@@ -291,10 +285,10 @@ void lock_release_channel_close(struct worker *w) {
     if (!all)
         return;
     LIST_FOREACH_SAFE(it, &all->all) {
-        struct release_channel *release_channel = LIST_ENTRY(it, struct release_channel, link);
-        release_channel_drop(release_channel);
-        text_clear(&release_channel->message);
-        memory_free(release_channel);
+        struct release_channel *channel = LIST_ENTRY(it, struct release_channel, link);
+        channel_drop(channel);
+        text_clear(&channel->message);
+        memory_free(channel);
     }
     memory_free(all);
     waits_of_worker(w)->release_channels = NULL;

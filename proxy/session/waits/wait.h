@@ -1,7 +1,7 @@
 /*
- * A rule's `wait TIME`: attempts that are held until their lock is free (lock_wait.c), what is kept of them meanwhile
- * (park.c), and the messages about releases at other proxies (release_channel.c). Lock calls come here through
- * worker->waits (struct lock_waits in locks/lock_call.h).
+ * A rule's `wait TIME`: attempts that are held until their lock is free (lock_wait.c), and the messages about
+ * releases at other proxies (release_channel.c). Lock calls come here through worker->waits (struct lock_waits in
+ * locks/lock_call.h).
  */
 #pragma once
 

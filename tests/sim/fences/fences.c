@@ -1,5 +1,5 @@
 /*
- * What fenced_command.c and remote_lock.c need of a proxy, in the simulated world (fence_transaction.c: pins.c);
+ * What fenced_command.c needs of a proxy, in the simulated world (fence_transaction.c: pins.c);
  * writes of workers; and S7.
  *
  *      worker ── SET data FENCE ──> fence_judge ──> fence_dispatch, or in MULTI fence_prepare and looks before EXEC
@@ -31,7 +31,7 @@ struct write *fences_write_of(const struct request *r) {
     return (struct write *)(void *)(uintptr_t)r;
 }
 
-/* ---- what fenced_command.c and remote_lock.c call -------------------------------------------------------------- */
+/* ---- what fenced_command.c calls -------------------------------------------------------------- */
 
 const struct request_owner_ops request_owner_silent;
 

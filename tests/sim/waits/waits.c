@@ -618,11 +618,12 @@ static void attempt_launched(struct world *w, struct flight *f) {
     (void)session_of(w, f->conn);
     attempt_new(w, f);
     check_waits_came(w, f);
+    const struct lock_waits *waits = f->call->request.worker->waits;
     if (f->command.op == OP_SET_NX_GET)
-        lock_wait_keep(&f->call->request, &f->call->lock, &words);
+        waits->keep(&f->call->request, &f->call->lock, &words);
     check_waits_joins(w, f);
     f->held = f->call->waiting = true; /* it may go or end at once */
-    if (!lock_wait_behind(&f->call->request.call, &f->call->lock))
+    if (!waits->behind(&f->call->request.call, &f->call->lock))
         f->held = f->call->waiting = false;
     w->waits->joins = NULL;
 }
@@ -713,7 +714,7 @@ bool waits_delivered(struct world *w, struct flight *f) {
             (void)lock_envelope_read(&c->lock, NULL, 0, &e);
             check_waits_joins(w, f);
             f->held = c->waiting = true; /* it may end at once */
-            waits = lock_wait(call, &c->lock, &e);
+            waits = c->request.worker->waits->refused(call, &c->lock, &e);
         }
         w->waits->joins = NULL;
         if (waits) {
@@ -771,7 +772,7 @@ void waits_left(struct world *w, struct flight *f, bool proxy_gone) {
     c->left = !proxy_gone;
     if (c->parked) {
         check_waits_end(w, f);
-        lock_wait_leaves(c->request.session);
+        waits_room.closes(c->request.session);
         attempt_over(f);
         flight_free(f);
     } else {
@@ -798,7 +799,7 @@ void waits_speak(struct world *w, int conn) {
         if (f->used && f->call && f->call->waiting && f->conn == conn && f->session_id == s->lock.id)
             f->call->spoken = true;
     }
-    lock_wait_speaks(s);
+    waits_room.speaks(s);
     turn_over(before);
 }
 
@@ -811,7 +812,7 @@ void waits_rules(struct world *w) {
         for (unsigned i = 0; i < w->sc.threads; i++) {
             struct worker *before = turn(&w->waits->threads[p][i]);
             here->rules = w->rules;
-            lock_waits_rules(here);
+            waits_room.worker_rules(here);
             turn_over(before);
         }
 }
@@ -984,7 +985,7 @@ void waits_proxy_back(struct world *w, int proxy) {
         t->worker.rules = w->rules;
         list_init(&t->worker.jobs);
         w->waits->workers[proxy][i] = &t->worker;
-        lock_waits_open(&t->worker);
+        waits_room.worker_opens(&t->worker);
     }
 }
 
@@ -995,7 +996,7 @@ void waits_proxy_gone(struct world *w, int proxy) {
     for (unsigned i = 0; i < w->sc.threads; i++) {
         struct waits_thread *t = &w->waits->threads[proxy][i];
         lock_release_channel_close(&t->worker);
-        lock_waits_close(&t->worker);
+        waits_room.worker_closes(&t->worker);
     }
 }
 
