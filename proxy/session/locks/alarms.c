@@ -136,14 +136,9 @@ static void answered(struct call *c, const struct call_end *end) {
 
 static void ask(struct worker *w, struct alarm_news *news) {
     static const struct request_owner_ops ops = {0};
-    struct lock_rule rule = {.lease_ms = news->lease.lease_ms};
-    struct lock_plan plan = {.key = news->lease.key, .rule = &rule, .right = RIGHT_LOOK};
-    plan.attempt_len = plan.claim_len = news->lease.token_len;
-    memcpy(plan.attempt_token, news->lease.token_text, sizeof(plan.attempt_token));
-    memcpy(plan.claim_token, news->lease.token_text, sizeof(plan.claim_token));
+    invariant(news->lease.right == RIGHT_LOOK, "an alarm changes its lease");
     news->asked_ms = worker_now(w);
-    lock_build_call(w, SCRIPT_RENEW, NULL, &plan.key, LOCK_HEADER_ARGS);
-    lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
+    lock_build_lease(w, SCRIPT_RENEW, &news->lease, false, NULL, 0);
     struct request *request = lock_own_request(w, &news->owner, &ops, SCRIPT_RENEW, answered);
     struct upstream_lane lane = {.login = news->lease.login, .db = news->lease.key.db, .protocol = 2};
     call_submit_lane(&request->call, slot_of_key(news->name, news->lease.key.len), &lane, w->build.data, w->build.len);

@@ -18,17 +18,21 @@
 
 enum { REFUSED_AGAIN_MS = 10 * 1000 };
 
-/* One call under way: a renewal, a release after the owner has disconnected, or a call that declares the queue nodes of
- * a disconnected owner dead. */
+/* A call on a lease: a renewal (SCRIPT_RENEW), a release after the owner has disconnected (SCRIPT_RELEASE), or a call
+ * that declares the queue nodes of a disconnected owner dead (SCRIPT_LIST_LEAVE). */
 struct lease_work {
     struct request_owner owner; /* must be the first field */
-    bool renewal;
+    struct list_node link;      /* in worker_locks.works, until it is sent */
+    enum script_id id;
+    uint16_t slot;
+    bool together;       /* a renewal that may go in one call with others */
     bool waits;          /* a release under a rule with `wait` */
     bool handed;         /* the attempt of a waiting session was sent right behind the release */
     lock_undone_fn done; /* NULL: its caller does not wait */
     void *arg;
-    struct lock_lease lease; /* its key is `name`; of a call about queue nodes: the key alone */
-    char name[];
+    struct lock_lease lease; /* its key is `name` */
+    size_t party_len;
+    char name[]; /* the key, followed by the party that leaves */
 };
 
 struct request *lock_own_request(struct worker *w, struct request_owner *owner, const struct request_owner_ops *ops,
@@ -108,6 +112,7 @@ static void quorum_renewed(struct worker *w, const struct lock_lease *lease, con
 static void lease_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct lease_work *work = REQUEST_OWNER(c->request, struct lease_work);
+    bool renewal = work->id == SCRIPT_RENEW;
     invariant(w->own_works > 0 && work, "no work of the proxy's own is under way");
     struct lock_envelope e;
     lock_answer_read(NULL, end, &e);
@@ -118,11 +123,11 @@ static void lease_done(struct call *c, const struct call_end *end) {
             char answer[LOCK_ANSWER_MAX];
             w->locks->refused_ms = worker_now(w);
             lock_error_words(&e, answer);
-            log_warning("a lease could not be %s: %.*s", work->renewal ? "renewed" : "released behind its owner",
+            log_warning("a lease could not be %s: %.*s", renewal ? "renewed" : "released behind its owner",
                         (int)(e.reply_len > 400 ? 400 : e.reply_len - 3), e.reply + 1);
         }
     }
-    if (work->renewal) {
+    if (renewal) {
         worker_engine_due(w, work->lease.lease_ms / 3);
         quorum_renewed(w, &work->lease, &e.result);
     } else if (work->lease.quorum) {
@@ -143,22 +148,53 @@ static void lease_done(struct call *c, const struct call_end *end) {
  * sent. */
 static bool lease_pointless(const struct request *r) {
     const struct lease_work *work = REQUEST_OWNER(r, const struct lease_work);
-    return work->renewal && !engine_wants_renewal(r->worker->shared->engine, &work->lease.key, work->lease.token);
+    return work->id == SCRIPT_RENEW &&
+           !engine_wants_renewal(r->worker->shared->engine, &work->lease.key, work->lease.token);
 }
 
-static const struct request_owner_ops lease_ops = {.pointless = lease_pointless};
+void lock_build_lease(struct worker *w, enum script_id id, const struct lock_lease *lease, bool waits,
+                      const char *party, size_t party_len) {
+    struct lock_rule rule = {.lease_ms = lease->lease_ms,
+                             .wait_ms = waits,
+                             .unusual = waits || lease->quorum,
+                             .quorum = lease->quorum ? LOCK_QUORUM_YES : LOCK_QUORUM_NO};
+    struct lock_plan plan = {.verb = id == SCRIPT_RENEW ? LOCK_EXTEND : LOCK_RELEASE,
+                             .key = lease->key,
+                             .rule = &rule,
+                             .right = lease->right,
+                             .read_fence = (uint64_t)lease->left_ms};
+    plan.attempt_len = plan.claim_len = lease->token_len;
+    memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
+    memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
+    if (party)
+        lock_plan_see(&plan, party, party_len);
+    if (id == SCRIPT_RELEASE) {
+        lock_build_release(w, NULL, NULL, &plan, SHAPE_INT, "DEL");
+    } else {
+        lock_build_call(w, id, NULL, &plan.key, LOCK_HEADER_ARGS);
+        lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
+    }
+    memory_free(plan.seen_long);
+}
 
-static void lease_submit(struct worker *w, struct lease_work *work, enum script_id id, uint32_t login) {
-    struct request *request = lock_own_request(w, &work->owner, &lease_ops, id, lease_done);
+static void lease_send(struct worker *w, struct lease_work *work) {
+    static const struct request_owner_ops ops = {.pointless = lease_pointless};
+    const struct lock_lease *lease = &work->lease;
+    bool leaves = work->id == SCRIPT_LIST_LEAVE;
+    invariant(leaves || (lease->token_len > 0 && lease->token_len < LOCK_TOKEN_MAX &&
+                         !(work->id == SCRIPT_RENEW && work->waits)),
+              "S3: a lease has a token of %zu bytes", (size_t)lease->token_len);
     invariant(w == worker_here(), "a lease is renewed in another thread");
+    lock_build_lease(w, work->id, lease, work->waits, leaves ? work->name + lease->key.len : NULL, work->party_len);
+    struct request *request = lock_own_request(w, &work->owner, &ops, work->id, lease_done);
     /* A repeated renewal might come after the owner has left. The engine asks for a new one instead. */
-    request->call.up.repeatable = !work->renewal;
-    struct upstream_lane lane = {.login = login, .db = work->lease.key.db, .protocol = 2};
+    request->call.up.repeatable = work->id != SCRIPT_RENEW;
+    struct upstream_lane lane = {.login = lease->login, .db = lease->key.db, .protocol = 2};
     if (work->waits)
         work->handed =
-            waiting_handover(w->shared->waiting, &work->lease.key, engine_key_hash(w->shared->engine, &work->lease.key),
-                             w->index, lock_handover_way(&lane), 0, NULL);
-    call_submit_lane(&request->call, slot_of_key(work->name, work->lease.key.len), &lane, w->build.data, w->build.len);
+            waiting_handover(w->shared->waiting, &lease->key, engine_key_hash(w->shared->engine, &lease->key), w->index,
+                             lock_handover_way(&lane), 0, NULL);
+    call_submit_lane(&request->call, work->slot, &lane, w->build.data, w->build.len);
 }
 
 void lock_lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name) {
@@ -167,42 +203,19 @@ void lock_lease_keep(struct lock_lease *to, const struct lock_lease *lease, char
     to->key.name = memcpy(name, lease->key.name, lease->key.len);
 }
 
-static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal, bool waits, lock_undone_fn done,
-                       void *arg) {
-    invariant(lease->token_len > 0 && lease->token_len < LOCK_TOKEN_MAX && !(renewal && waits),
-              "S3: a lease has a token of %zu bytes", (size_t)lease->token_len);
-    struct lease_work *work = memory_zalloc(sizeof(*work) + lease->key.len);
+static struct lease_work *work_new(const struct lock_lease *lease, enum script_id id, size_t party_len) {
+    struct lease_work *work = memory_zalloc(sizeof(*work) + lease->key.len + party_len);
     lock_lease_keep(&work->lease, lease, work->name);
-    work->renewal = renewal;
-    work->waits = waits;
-    work->done = done;
-    work->arg = arg;
-    struct lock_rule rule = {.lease_ms = lease->lease_ms,
-                             .wait_ms = waits,
-                             .unusual = waits || lease->quorum,
-                             .quorum = lease->quorum ? LOCK_QUORUM_YES : LOCK_QUORUM_NO};
-    struct lock_plan plan = {.verb = renewal ? LOCK_EXTEND : LOCK_RELEASE,
-                             .key = work->lease.key,
-                             .rule = &rule,
-                             .right = lease->right,
-                             .read_fence = (uint64_t)lease->left_ms};
-    plan.attempt_len = plan.claim_len = lease->token_len;
-    memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
-    memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
-    enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
-    if (renewal) {
-        lock_build_call(w, id, NULL, &plan.key, LOCK_HEADER_ARGS);
-        lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
-    } else {
-        lock_build_release(w, NULL, NULL, &plan, SHAPE_INT, "DEL");
-    }
-    lease_submit(w, work, id, lease->login);
+    list_init(&work->link);
+    work->id = id;
+    work->slot = slot_of_key(work->name, lease->key.len);
+    work->party_len = party_len;
+    return work;
 }
 
 void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg) {
     const struct lock_rule *rule = l->plan.rule;
     struct lock_lease lease = {.key = l->plan.key,
-                               .rule = rule,
                                .login = l->plan.login,
                                .token = l->plan.attempt,
                                .token_len = l->plan.attempt_len,
@@ -210,7 +223,11 @@ void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done,
                                .quorum = rule->quorum == LOCK_QUORUM_YES,
                                .lease_ms = rule->lease_ms};
     memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
-    lease_work(w, &lease, false, rule->wait_ms > 0 && !done, done, arg);
+    struct lease_work *work = work_new(&lease, SCRIPT_RELEASE, 0);
+    work->waits = rule->wait_ms > 0 && !done;
+    work->done = done;
+    work->arg = arg;
+    lease_send(w, work);
 }
 
 /* ---- renewals ------------------------------------------------------------------------------------------------ */
@@ -221,21 +238,14 @@ void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done,
 
 enum { TOGETHER_MAX = 32 /* leases in one call: about 0.15 ms of Redis */ };
 
-struct renewal {
-    struct list_node link; /* in worker->locks->renewals */
-    uint16_t slot;
-    struct lock_lease lease;
-    char name[];
-};
-
 /* One call under way. */
 struct renewal_call {
     struct request_owner owner; /* must be the first field */
     size_t count;
-    struct renewal *renewals[TOGETHER_MAX];
+    struct lease_work *renewals[TOGETHER_MAX];
 };
 
-static void renewed(struct worker *w, const struct renewal *r, enum lock_outcome outcome, bool short_record) {
+static void renewed(struct worker *w, const struct lease_work *r, enum lock_outcome outcome, bool short_record) {
     struct lock_result result = {
         .outcome = outcome, .pttl_ms = r->lease.lease_ms, .leased = true, .short_record = short_record};
     quorum_renewed(w, &r->lease, &result);
@@ -251,13 +261,15 @@ static void renewals_done(struct call *c, const struct call_end *end) {
                 digits.len == call->count;
     worker_engine_due(w, call->renewals[0]->lease.lease_ms / 3);
     for (size_t i = 0; i < call->count; i++) {
-        struct renewal *r = call->renewals[i];
+        struct lease_work *r = call->renewals[i];
+        if (!end->error && !(read && digits.str[i] != '0')) {
+            lease_send(w, r);
+            continue;
+        }
         if (end->error)
             renewed(w, r, end->why == UPSTREAM_UNKNOWN ? LOCK_UNKNOWN : LOCK_NOT_SENT, false);
-        else if (read && digits.str[i] != '0')
-            renewed(w, r, LOCK_DONE, digits.str[i] == '2');
         else
-            lease_work(w, &r->lease, true, false, NULL, NULL);
+            renewed(w, r, LOCK_DONE, digits.str[i] == '2');
         memory_free(r);
     }
     memory_free(call);
@@ -276,7 +288,7 @@ static bool renewals_pointless(const struct request *r) {
 }
 
 /* Sends the renewals, which may go together. Takes them over. */
-static void submit(struct worker *w, struct renewal *const *renewals, size_t count) {
+static void submit(struct worker *w, struct lease_work *const *renewals, size_t count) {
     static const struct request_owner_ops ops = {.pointless = renewals_pointless};
     struct renewal_call *call = memory_zalloc(sizeof(*call));
     const struct lock_lease *first = &renewals[0]->lease;
@@ -296,7 +308,7 @@ static void submit(struct worker *w, struct renewal *const *renewals, size_t cou
 }
 
 /* An order of renewals in which those that may go in one call are neighbours, and are equal. */
-static int compare(const struct renewal *a, const struct renewal *b, bool cluster) {
+static int compare(const struct lease_work *a, const struct lease_work *b, bool cluster) {
     const struct lock_lease *x = &a->lease, *y = &b->lease;
     if (x->login != y->login)
         return x->login < y->login ? -1 : 1;
@@ -308,107 +320,75 @@ static int compare(const struct renewal *a, const struct renewal *b, bool cluste
 }
 
 static int order(const void *a, const void *b) {
-    return compare(*(struct renewal *const *)a, *(struct renewal *const *)b, true);
+    return compare(*(struct lease_work *const *)a, *(struct lease_work *const *)b, true);
 }
 
-static void flush(struct worker *w, struct worker_job *job) {
-    struct worker_locks *locks = w->locks;
-    size_t count = 0, sent = 0, n;
-    struct renewal **all = memory_alloc(locks->renewals_count * sizeof(struct renewal *));
-    for (struct list_node *node; (node = list_shift(&locks->renewals)); count++)
-        all[count] = LIST_ENTRY(node, struct renewal, link);
-    invariant(count == locks->renewals_count, "%zu renewals are in the list, not %zu", count, locks->renewals_count);
-    locks->renewals_count = 0;
-    qsort(all, count, sizeof(struct renewal *), order);
+static void works_send(struct worker *w, struct worker_job *job) {
+    struct list_node others, *node, *works = &w->locks->works;
+    size_t room = 0, count = 0, sent = 0, n;
+    list_init(&others);
+    LIST_FOREACH(it, works)
+    room++;
+    struct lease_work **renewals = memory_alloc(room * sizeof(*renewals));
+    while ((node = list_shift(works))) {
+        struct lease_work *work = LIST_ENTRY(node, struct lease_work, link);
+        if (work->together)
+            renewals[count++] = work;
+        else
+            list_append(&others, node);
+    }
+    qsort(renewals, count, sizeof(*renewals), order);
     for (; sent < count; sent += n) {
         for (n = 1; n < TOGETHER_MAX && sent + n < count; n++)
-            if (compare(all[sent], all[sent + n], upstream_is_cluster(w->upstream)) != 0)
+            if (compare(renewals[sent], renewals[sent + n], upstream_is_cluster(w->upstream)) != 0)
                 break;
-        submit(w, all + sent, n);
+        submit(w, renewals + sent, n);
     }
-    memory_free(all);
+    memory_free(renewals);
+    while ((node = list_shift(&others)))
+        lease_send(w, LIST_ENTRY(node, struct lease_work, link));
 }
 
 /* ---- what the engine asks for ------------------------------------------------------------------------------ */
 
-/* The engine calls with a shard locked, so the worker makes the call at the end of its turn. */
-struct lease_note {
-    struct worker_job job; /* must be the first field */
-    struct lock_lease lease;
-    struct lock_leaving leaving;
-    bool renewal;
-    bool waits; /* of a release: other sessions may be waiting for the lock. Of leaving: the nodes are kept for a while,
-                   in case that their owner comes back */
-    char name[]; /* the key, followed by the party that leaves */
-};
-
-static void lease_due(struct worker *w, struct worker_job *job) {
-    const struct lease_note *note = (struct lease_note *)(void *)job;
-    lease_work(w, &note->lease, note->renewal, note->waits, NULL, NULL);
-}
-
-static void note_lease(const struct lock_lease *lease, bool renewal) {
-    struct lease_note *note = memory_alloc(sizeof(*note) + lease->key.len);
-    note->job.run = lease_due;
-    note->renewal = renewal;
-    note->waits = !renewal && lease->rule->wait_ms > 0;
-    lock_lease_keep(&note->lease, lease, note->name);
-    worker_add_job(worker_here(), &note->job);
+/* The engine calls with a shard locked, so the worker makes the calls at the end of its turn. */
+static void note(struct lease_work *work) {
+    struct worker *w = worker_here();
+    if (list_empty(&w->locks->works)) {
+        struct worker_job *job = memory_zalloc(sizeof(*job));
+        job->run = works_send;
+        worker_add_job(w, job);
+    }
+    list_append(&w->locks->works, &work->link);
 }
 
 void lock_note_renewal(void *arg, const struct lock_lease *lease) {
-    struct worker *w = worker_here();
-    if (lease->right != RIGHT_CLAIM || lease->list) {
-        note_lease(lease, true);
-        return;
-    }
-    struct renewal *r = memory_alloc(sizeof(*r) + lease->key.len);
-    r->slot = slot_of_key(lease->key.name, lease->key.len);
-    lock_lease_keep(&r->lease, lease, r->name);
-    list_init(&r->link);
-    list_append(&w->locks->renewals, &r->link);
-    if (w->locks->renewals_count++ == 0) {
-        struct worker_job *job = memory_zalloc(sizeof(*job));
-        job->run = flush;
-        worker_add_job(w, job);
-    }
-}
-
-void lock_renewals_close(struct worker *w) {
-    struct list_node *n;
-    while ((n = list_shift(&w->locks->renewals)))
-        memory_free(LIST_ENTRY(n, struct renewal, link));
+    struct lease_work *work = work_new(lease, SCRIPT_RENEW, 0);
+    work->together = lease->right == RIGHT_CLAIM && !lease->list;
+    note(work);
 }
 
 void lock_note_release(void *arg, const struct lock_lease *lease) {
-    note_lease(lease, false);
-}
-
-/* Declares the queue nodes of a session that has left dead. */
-static void leaving_due(struct worker *w, struct worker_job *job) {
-    const struct lease_note *note = (struct lease_note *)(void *)job;
-    const struct lock_leaving *leaving = &note->leaving;
-    struct lease_work *work = memory_zalloc(sizeof(*work) + leaving->key.len);
-    lock_lease_keep(&work->lease, &(struct lock_lease){.key = leaving->key}, work->name);
-    struct lock_rule rule = {.lease_ms = note->lease.lease_ms};
-    struct lock_plan plan = {.right = leaving->right, .rule = &rule, .read_fence = note->waits};
-    lock_plan_see(&plan, leaving->party, leaving->party_len);
-    lock_build_call(w, SCRIPT_LIST_LEAVE, NULL, &leaving->key, LOCK_HEADER_ARGS);
-    lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
-    memory_free(plan.seen_long);
-    lease_submit(w, work, SCRIPT_LIST_LEAVE, leaving->login);
+    struct lease_work *work = work_new(lease, SCRIPT_RELEASE, 0);
+    work->waits = lease->rule->wait_ms > 0;
+    note(work);
 }
 
 void lock_note_leaving(void *arg, const struct lock_leaving *leaving) {
-    struct lease_note *note = memory_alloc(sizeof(*note) + leaving->key.len + leaving->party_len);
-    note->job.run = leaving_due;
-    note->leaving = *leaving;
-    note->lease.lease_ms = leaving->rule->lease_ms;
-    note->waits = leaving->rule->on_disconnect == LOCK_DISCONNECT_KEEP;
-    memcpy(note->name, leaving->key.name, leaving->key.len);
-    memcpy(note->name + leaving->key.len, leaving->party, leaving->party_len);
-    note->leaving.key.name = note->name;
-    note->leaving.party = note->name + leaving->key.len;
-    note->leaving.rule = NULL;
-    worker_add_job(worker_here(), &note->job);
+    /* Nodes that are kept stay for a while, in case that their owner comes back. */
+    bool keeps = leaving->rule->on_disconnect == LOCK_DISCONNECT_KEEP;
+    const struct lock_lease lease = {.key = leaving->key,
+                                     .right = leaving->right,
+                                     .login = leaving->login,
+                                     .lease_ms = leaving->rule->lease_ms,
+                                     .left_ms = keeps};
+    struct lease_work *work = work_new(&lease, SCRIPT_LIST_LEAVE, leaving->party_len);
+    memcpy(work->name + leaving->key.len, leaving->party, leaving->party_len);
+    note(work);
+}
+
+void lock_works_close(struct worker *w) {
+    struct list_node *n;
+    while ((n = list_shift(&w->locks->works)))
+        memory_free(LIST_ENTRY(n, struct lease_work, link));
 }
