@@ -22,8 +22,8 @@ void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done,
 
 /* Copies a lease with its key, for which `name` has room. */
 void lock_lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name);
-/* Builds the call of renew.lua, release.lua or list_leave.lua for a lease, by its token. `waits`: sessions may wait for the
- * lock. party NULL: the script takes none. */
+/* Builds the call of renew.lua, release.lua or list_leave.lua for a lease, by its token. `waits`: sessions may wait for
+ * the lock. party NULL: the script takes none. */
 void lock_build_lease(struct worker *w, enum script_id id, const struct lock_lease *lease, bool waits,
                       const char *party, size_t party_len);
 /* Frees what was asked for and not sent. */

@@ -43,8 +43,8 @@ struct worker_locks {
     struct ev_timer look;       /* when the sessions in held_back become runnable */
     struct list_node *free;     /* a stack of unused struct lock_call */
     size_t free_count;
-    struct list_node frees;    /* short_form.c: releases that are sent at the end of this turn */
-    struct list_node works;    /* lease_work.c: what the engine has asked for in this turn */
+    struct list_node frees;           /* short_form.c: releases that are sent at the end of this turn */
+    struct list_node works;           /* lease_work.c: what the engine has asked for in this turn */
     struct list_node unasked;         /* alarms.c: alarms about which Redis is to be asked again */
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool successors_asking;           /* own_records.c is reading its list */

@@ -35,18 +35,31 @@
 
 enum { RAISES_MAX = 3, LIMIT_PART = 4 /* witnesses are waited for during a quarter of the lease at most */ };
 
+/* Why the witnesses have not confirmed what a script has acquired or extended. */
+struct lock_refusal {
+    struct lock_call *by;      /* whose lock they have refused */
+    struct lock_result result; /* for the engine */
+    bool lost;                 /* they name another lease; else too few have answered */
+    char error[160];           /* for a client whose command has no reply for a lost attempt */
+};
 /* The lock or locks of a command while witnesses are asked, and while they are released again. MSETNX and MSETEX NX
  * acquire several locks, or none: witnesses are asked about each lock. If they refuse one, all are released again. */
 struct poll {
     struct worker *worker;
     struct lock_call *first; /* of the ring of calls */
-    lock_vote_fn done;
-    void *arg;
-    size_t due; /* of how many locks an answer is due, and 1 while they are being asked for */
+    struct call *call;       /* the client's; NULL: the lock call is one of a transaction */
+    size_t due;              /* of how many locks an answer is due, and 1 while they are being asked for */
     bool undoing;
     struct lock_refusal why; /* the first refusal; why.by NULL: there is none */
+    size_t reply_len;        /* of a client's call: the script's answer */
+    char reply[];
 };
 
+static void call_decided(struct poll *v);
+static void queued_decided(struct lock_ballot *b, const struct lock_refusal *why);
+
+/* An answer has come. When the last one has, the call goes on: the witnesses confirm it, or what it had acquired has
+ * been released again. */
 static void poll_over(void *arg) {
     struct poll *v = arg;
     struct lock_call *l = v->first;
@@ -54,7 +67,10 @@ static void poll_over(void *arg) {
     if (--v->due > 0)
         return;
     if (!v->why.by || v->undoing) {
-        v->done(v->arg, v->why.by ? &v->why : NULL);
+        if (v->call)
+            call_decided(v);
+        else
+            queued_decided(v->first->ballot, &v->why);
         memory_free(v);
         return;
     }
@@ -322,11 +338,16 @@ static void vote_on(struct lock_call *l, const struct lock_result *r, struct pol
 }
 
 /* Asks the witnesses about the lock of which a script has answered `r`: it has acquired or extended. Of MSETNX they are
- * asked about all locks in the ring of calls that begins with `first`. */
-static void vote(struct worker *w, struct lock_call *first, const struct lock_result *r, lock_vote_fn done, void *arg) {
+ * asked about all locks in the ring of calls that begins with `first`. A client's `call` ends with `end`. */
+static void vote(struct worker *w, struct lock_call *first, const struct lock_result *r, struct call *call,
+                 const struct call_end *end) {
     struct lock_call *l = first;
-    struct poll *v = memory_zalloc(sizeof(*v));
-    *v = (struct poll){.worker = w, .first = first, .done = done, .arg = arg, .due = 1};
+    struct poll *v = memory_zalloc(sizeof(*v) + (call ? end->len : 0));
+    *v = (struct poll){.worker = w, .first = first, .call = call, .due = 1};
+    if (call) {
+        v->reply_len = end->len;
+        memcpy(v->reply, end->reply, end->len);
+    }
     do {
         v->due++;
         vote_on(l, r, v);
@@ -336,47 +357,35 @@ static void vote(struct worker *w, struct lock_call *first, const struct lock_re
 
 /* ---- a client's call ------------------------------------------------------------------------------- */
 
-/* A client's call while the witnesses are asked. */
-struct witnessed {
-    struct call *call;
-    struct lock_call *lock;
-    size_t reply_len;
-    char reply[];
-};
-
-/* Has a session wait on under a rule with `wait`, where its reply can say that it has lost. */
-static bool waits_on(struct call *c, struct lock_call *l, const struct lock_refusal *why, const struct call_end *end) {
-    struct worker *w = c->request->worker;
-    struct session *s = c->request->session;
-    bool waits = s && why->result.outcome == LOCK_REMEMBERED && l->plan.rule->wait_ms > 0 && w->waits;
-    struct call_end lost = refused_end(l, s, why, end);
-    if (!waits || lost.error || l->plan.verb != LOCK_ACQUIRE)
+/* Has a session wait on under a rule with `wait`, where its reply `lost` can say that it has lost. */
+static bool waits_on(struct poll *v, const struct call_end *lost) {
+    struct lock_call *l = v->first;
+    bool waits = v->call->request->session && v->why.result.outcome == LOCK_REMEMBERED && l->plan.rule->wait_ms > 0 &&
+                 v->worker->waits;
+    if (!waits || lost->error || l->plan.verb != LOCK_ACQUIRE)
         return false;
     struct lock_envelope refusal = {
-        .reply = lost.reply, .reply_len = lost.len, .result = {.outcome = LOCK_REMEMBERED, .pttl_ms = PTTL_UNKNOWN}};
-    for (struct lock_call *at = l; at != why->by; at = lock_call_next(at))
+        .reply = lost->reply, .reply_len = lost->len, .result = {.outcome = LOCK_REMEMBERED, .pttl_ms = PTTL_UNKNOWN}};
+    for (struct lock_call *at = l; at != v->why.by; at = lock_call_next(at))
         refusal.refuses++;
-    return w->waits->refused(c, l, &refusal);
+    return v->worker->waits->refused(v->call, l, &refusal);
 }
 
-static void witnessed_heard(void *arg, const struct lock_refusal *why) {
-    struct witnessed *of = arg;
-    struct call *c = of->call;
-    struct lock_call *l = of->lock;
-    struct worker *w = c->request->worker;
+static void call_decided(struct poll *v) {
+    struct call *c = v->call;
     struct session *s = c->request->session;
-    struct call_end end = {.reply = of->reply, .len = of->reply_len};
-    bool waits = why && waits_on(c, l, why, &end);
-    if (why && !waits) {
-        call_done_fn next = l->next;
-        struct call_end refused = refused_end(l, s, why, &end);
-        c->lock = NULL;
-        lock_learnt_all(w, s, why->by, &why->result);
-        lock_deliver(c, next, &refused);
-    } else if (!waits) {
-        lock_end(c, l, &end);
+    const struct call_end end = {.reply = v->reply, .len = v->reply_len};
+    if (!v->why.by) {
+        lock_end(c, v->first, &end);
+        return;
     }
-    memory_free(of);
+    call_done_fn next = v->first->next;
+    struct call_end refused = refused_end(v->first, s, &v->why, &end);
+    if (waits_on(v, &refused))
+        return;
+    c->lock = NULL;
+    lock_learnt_all(v->worker, s, v->why.by, &v->why.result);
+    lock_deliver(c, next, &refused);
 }
 
 bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *end) {
@@ -391,23 +400,7 @@ bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *
     }
     if (e.result.outcome != LOCK_GRANTED && !has_extended(l, &e.result))
         return false;
-    struct witnessed *of = memory_zalloc(sizeof(*of) + end->len);
-    of->call = c;
-    of->lock = l;
-    of->reply_len = end->len;
-    memcpy(of->reply, end->reply, end->len);
-    vote(w, l, &e.result, witnessed_heard, of);
-    return true;
-}
-
-bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_vote_fn done,
-                         void *arg) {
-    struct lock_envelope e;
-    if (!lock_envelope_read(l, end->reply, end->len, &e))
-        return false;
-    if (e.result.outcome != LOCK_GRANTED && !has_extended(l, &e.result))
-        return false;
-    vote(w, l, &e.result, done, arg);
+    vote(w, l, &e.result, c, end);
     return true;
 }
 
@@ -498,10 +491,8 @@ static void decided(struct queue_vote *v) {
     memory_free(v);
 }
 
-static void heard(void *arg, const struct lock_refusal *why) {
-    struct lock_ballot *b = arg;
-    if (why)
-        b->why = *why;
+static void queued_decided(struct lock_ballot *b, const struct lock_refusal *why) {
+    b->why = *why;
     decided(b->all);
 }
 
@@ -514,7 +505,7 @@ void lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(vo
             continue;
         l->ballot->all = v;
         v->due++;
-        vote(w, l, &l->ballot->result, heard, l->ballot);
+        vote(w, l, &l->ballot->result, NULL, NULL);
     }
     decided(v);
 }

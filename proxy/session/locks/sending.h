@@ -43,21 +43,7 @@ void lock_free_now(struct session *s);
 /* If the rule asks for a quorum, and the script has acquired or extended, asks the witnesses and ends the call later
  * (quorum.c). Returns false if there is nothing to ask. */
 bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *end);
-/* Why the witnesses have not confirmed what a script has acquired or extended. */
-struct lock_refusal {
-    struct lock_call *by;      /* whose lock they have refused */
-    struct lock_result result; /* for the engine */
-    bool lost;                 /* they name another lease; else too few have answered */
-    char error[160];           /* for a client whose command has no reply for a lost attempt */
-};
-/* Hears once, perhaps at once, what the witnesses say. why NULL: they confirm, and the call is still to be finished.
- * Else what was acquired has been released again, and the engine is still to be told; `why` is borrowed. */
-typedef void (*lock_vote_fn)(void *arg, const struct lock_refusal *why);
-/* Asks the witnesses about what the step behind an application's script has answered. Returns false if there is nothing
- * to ask. */
 enum { LOCK_SCRIPT_LOCKS_MAX = 100 /* a script on more locks goes without a transaction */ };
-bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_vote_fn done,
-                         void *arg);
 /* Ends a call of a transaction that the witnesses have refused, or that has released what a failover has forgotten
  * (quorum.c). False: it is neither. */
 bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
