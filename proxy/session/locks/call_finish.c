@@ -254,12 +254,12 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
     if (lock_answer_read(l, end, &e)) {
         if (!l->clobbers)
             envelope_value(l, &e);
-        if (l->asks && l->ask == LOCK_ASK_TOKEN) { /* the fence alone */
+        if (l->ask == LOCK_ASK_TOKEN) { /* the fence alone */
             bool own = e.result.outcome == LOCK_DONE || e.result.outcome == LOCK_ADOPTED;
             e.reply = own ? out->text : s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
             e.reply_len = own ? resp_header_write(out->text, ':', (int64_t)e.result.fence) : strlen(e.reply);
         }
-        if (l->asks && l->ask == LOCK_ASK_ALL)
+        if (l->ask == LOCK_ASK_ALL)
             answer_map(w, l, &e);
         /* The reply of a refused swap (GETSET) shows the key's present value. A session that reads the value which it
          * expected takes that for a success. The script knows only what one session had read. So if any session of the
@@ -294,7 +294,8 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
 inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                         struct lock_answer *out) {
     struct lock_result r = {.value = l->value, .value_len = l->value_len};
-    if (end->error || end->reply[0] != '$' || l->asks || l->clobbers || !lock_read_short(l, end->reply, end->len, &r)) {
+    if (end->error || end->reply[0] != '$' || l->ask != LOCK_ASK_NONE || l->clobbers ||
+        !lock_read_short(l, end->reply, end->len, &r)) {
         finish_long(w, s, l, end, out);
         return;
     }

@@ -29,13 +29,11 @@ static const char mark[] = "if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] t
 struct confirm {
     struct request_owner owner; /* must be the first field */
     struct call *call;          /* the client's call */
-    struct lock_call *lock;
-    struct upstream_pin *pin; /* NULL: the connection was given back */
-    bool asking;              /* the slot is moving to this node: the first call needs ASKING */
+    struct upstream_pin *pin;   /* NULL: the connection was given back */
     struct ev_timer late;
     int64_t begun_ms;
-    unsigned left;            /* how many answers are still to come */
-    int64_t marked, replicas; /* what the mark and WAIT have answered */
+    unsigned left;          /* how many answers are still to come */
+    int64_t answers[CALLS]; /* what the mark and WAIT have answered */
     size_t reply_len;
     char reply[];
 };
@@ -90,14 +88,14 @@ static void confirm_unpin(struct confirm *f, bool clean) {
 static void confirm_end(struct confirm *f) {
     invariant(f->left == 0 || !f->pin, "%u answers of replicas are due", f->left);
     struct call *c = f->call;
-    struct lock_call *l = f->lock;
+    struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
     call_done_fn next = l->next;
     struct call_end end = {.reply = f->reply, .len = f->reply_len};
     struct lock_answer out;
     confirm_unpin(f, true);
     l->waited_ms = worker_now(w) - f->begun_ms;
-    int64_t replicas = f->marked == 1 ? f->replicas : 0;
+    int64_t replicas = f->answers[0] == 1 ? f->answers[1] : 0;
     if (replicas < l->plan.rule->replicas || !lock_witnessed(c, l, &end)) {
         c->lock = NULL;
         finish_confirmed(w, c->request->session, l, &end, replicas, &out);
@@ -108,30 +106,20 @@ static void confirm_end(struct confirm *f) {
 
 /* ---- the answers ---------------------------------------------------------------------------- */
 
-static void confirm_answer(struct confirm *f, struct call *c, const struct call_end *end, int64_t *number) {
+static void on_answer(struct call *c, const struct call_end *end) {
+    struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
     struct resp_item item;
     const char *p = end->reply;
+    invariant(f->left > 0, "an answer of replicas comes too late");
     if (end->error)
         log_verbose("Replicas can't be asked to confirm a lock: %s", end->error);
     else if (p[0] == '-')
         log_warning("Replicas can't be asked to confirm a lock: %.*s", (int)(end->len - 3), p + 1);
     else if (resp_item_read(&p, p + end->len, &item) && item.type == ':')
-        *number = item.num;
+        f->answers[CALLS - f->left] = item.num;
     request_reply(c->request, "", 0, true);
     if (--f->left == 0)
         confirm_end(f);
-}
-
-static void on_mark(struct call *c, const struct call_end *end) {
-    struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
-    invariant(f->left > 0 && !f->marked, "%u answers of replicas are due", f->left);
-    confirm_answer(f, c, end, &f->marked);
-}
-
-static void on_wait(struct call *c, const struct call_end *end) {
-    struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
-    invariant(f->left > 0, "an answer of replicas comes too late");
-    confirm_answer(f, c, end, &f->replicas);
 }
 
 /* Gives up on a node that has not even answered that the time is over. */
@@ -142,11 +130,11 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
 
 /* ---- the beginning -------------------------------------------------------------------------- */
 
-static void confirm_submit(struct confirm *f, struct worker *w, call_done_fn done, bool asking) {
+static void confirm_submit(struct confirm *f, struct worker *w, bool asking) {
     invariant(f->pin && f->left > 0, "replicas are asked over no connection");
     struct request *r = request_internal(w);
     request_own(r, &f->owner, &request_owner_silent);
-    r->call.done = done;
+    r->call.done = on_answer;
     call_submit_pin(&r->call, f->pin, w->build.data, w->build.len, asking);
 }
 
@@ -159,7 +147,6 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
         return false;
     struct confirm *f = memory_zalloc(sizeof(*f) + end->len);
     f->call = c;
-    f->lock = l;
     f->begun_ms = worker_now(w);
     f->reply_len = end->len;
     memcpy(f->reply, end->reply, end->len);
@@ -167,7 +154,7 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
     f->late.data = f;
     const char *error;
     struct upstream_node *node = upstream_asked_node(&c->up);
-    f->asking = node != NULL;
+    bool asking = node != NULL; /* the slot is moving to this node: the first call needs ASKING */
     if (!node)
         node = upstream_node_of_slot(w->upstream, c->up.slot);
     f->pin = pin_take(s, node, PIN_BLOCKING, &none, &error);
@@ -185,12 +172,12 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
     build_number(w, 1);
     lock_build_guard(w, l->plan.key.name, l->plan.key.len);
     build_text(w, l->plan.attempt_token);
-    confirm_submit(f, w, on_mark, f->asking);
+    confirm_submit(f, w, asking);
     build_start(w, 3);
     build_text(w, "WAIT");
     build_number(w, l->plan.rule->replicas);
     build_number(w, l->plan.rule->replicas_ms);
-    confirm_submit(f, w, on_wait, false);
+    confirm_submit(f, w, false);
     return true;
 }
 

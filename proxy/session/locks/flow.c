@@ -478,7 +478,6 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
         lock_begin(s, release ? LOCK_OPERATOR : LOCK_INSPECT, lock_rule_for(s, key, key_len), key, key_len);
     if (release)
         l->command = "PROXY RELEASE";
-    l->asks = true;
     l->ask = what;
     l->shape = SHAPE_INT;
     if (release) {

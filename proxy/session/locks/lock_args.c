@@ -212,7 +212,7 @@ enum script_id lock_build_attempt(struct worker *w, const struct lock_client *cl
     const struct lock_plan *plan = &l->plan;
     const struct lock_waited *waited = &w->waits->waited;
     if (plan->rule->lock_delay_ms > 0 || plan->right == RIGHT_RELEASE_THEN_ACQUIRE) {
-        lock_build_again(w, client, l, plan->claim_token);
+        lock_build_again(w, client, l, NULL);
         return SCRIPT_ACQUIRE;
     }
     bool waits = plan->rule->wait_ms > 0, given = l->expiry_ms == 0;

@@ -72,9 +72,10 @@ inline struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb,
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
     l->next = NULL;
-    l->asks = l->clobbers = l->acquires = l->again = l->handed = l->sent_twice = l->witnessed = false;
+    l->clobbers = l->acquires = l->again = l->handed = l->sent_twice = l->witnessed = false;
     l->fence = 0;
     l->shape = SHAPE_NIL;
+    l->ask = LOCK_ASK_NONE;
     l->advises = 0;
     l->protocol = s->lane.protocol;
     l->begun = ev_now(w->loop);

@@ -33,7 +33,7 @@ struct learnt_look {
     bool read;         /* the record has been read, or there was none */
     bool refused;      /* Redis refused the last read */
     uint64_t begun;    /* engine_begun at the last read */
-    int64_t active_ms; /* when the engine was last found to be in use */
+    int64_t active_ms; /* when the engine was last in use */
     int64_t looked_ms; /* when the last read began; 0: there was none */
 };
 
@@ -62,9 +62,9 @@ struct worker_locks {
 
 /* Called once a second. Where locks are acquired, it has some of the next requests looked at for what they write. */
 void advise_tick(struct worker *w);
-/* Takes the outcome of a lock script. `advises` is the command's, as in struct lock_row. */
+/* Take, with `advises` as in struct lock_row: the outcome of a lock script; the reply of a command of a kind that the
+ * rule lacks. */
 void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
-/* Takes a command of a kind that the rule lacks, with its whole reply. */
 void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
 /* Takes a command that ran unchanged, with its effect. */
 void advise_observed(struct session *s, const struct lock_event *seen);

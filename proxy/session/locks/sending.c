@@ -34,9 +34,8 @@
 static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_call *l, const struct call_end *end) {
     struct lock_envelope e;
     struct worker *w = c->request->worker;
-    struct session *s = c->request->session;
     invariant(l->again && c->lock == l, "a call is sent again that may not be");
-    if (!s || !lock_envelope_read(l, end->reply, end->len, &e))
+    if (!c->request->session || !lock_envelope_read(l, end->reply, end->len, &e))
         return false;
     if (l->acquires)
         return w->waits->refused(c, l, &e);
@@ -44,11 +43,7 @@ static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_
     if ((attempt ? l->expiry_ms == LOCK_EXPIRY_OTHER : l->handed) ||
         !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))
         return attempt && l->plan.rule->wait_ms > 0 && w->waits->refused(c, l, &e);
-    if (attempt)
-        lock_build_again(w, s->lock.client, l, l->plan.claim_token);
-    else
-        lock_build_release(w, NULL, s->lock.client, &l->plan, l->shape, l->command);
-    lock_submit_next(c, l, attempt ? SCRIPT_ACQUIRE : SCRIPT_RELEASE, NULL);
+    lock_submit_whole(c, NULL);
     return true;
 }
 
@@ -190,7 +185,7 @@ __attribute__((noinline)) void lock_submit_whole(struct call *c, call_done_fn do
 
 static void lock_done(struct call *c, const struct call_end *end) {
     if (lock_was_unusual(c, end))
-        lock_submit_whole(c, lock_done);
+        lock_submit_whole(c, NULL);
     else
         lock_attempt_ended(c, end);
 }
