@@ -1,6 +1,6 @@
 /*
- * Sessions hear that a lease of theirs is over: by a push (PROXY NOTIFY ON), by the end of their connection, or by an
- * error in the place of their next answer (the rule's on-loss).
+ * A session hears that its lease is over: by a push (PROXY NOTIFY ON), by the end of its connection, or by an error in
+ * place of its next answer (the rule's on-loss).
  *
  *      engine ── sink ──> renew.lua `look`, in this thread ──┬─ the lease goes on: nothing
  *                             ^                              ├─ not known ──> once more, in a second
@@ -40,44 +40,40 @@ struct alarm_note {
 
 /* ---- the session is told --------------------------------------------------------------------------- */
 
-static void push(struct session *s, const struct alarm_news *news) {
-    struct text out = {0};
-    text_printf(&out, ">4\r\n$10\r\nlockkeeper\r\n$4\r\nlost\r\n$%zu\r\n", news->lease.key.len);
-    text_append(&out, news->name, news->lease.key.len);
-    text_printf(&out, "\r\n:%llu\r\n", (unsigned long long)news->fence);
-    session_tell(s, out.data, out.len);
-    text_clear(&out);
-    counter_add(&s->worker->counters.losses_pushed, 1);
-}
-
 static void tell(struct session *s, const struct alarm_news *news) {
     static const char *const actions[] = {[LOCK_LOSS_TELL] = "it goes on",
                                           [LOCK_LOSS_CLOSE] = "its connection is closed",
                                           [LOCK_LOSS_ERROR] = "its next command is refused"};
     struct worker *w = s->worker;
     struct lock_state *state = locks_of(s);
+    struct text out = {0};
+    size_t len = news->lease.key.len;
     char who[SESSION_ADDRESS_MAX + 128];
     session_who(s, who, sizeof(who));
     if (!engine_alarm_take(w->shared->engine, &news->lease.key, news->session_id, news->lease.token, who,
                            actions[news->way], worker_now(w)))
         return;
-    if (atomic_load(&s->lock.notified) && s->lane.protocol == 3)
-        push(s, news);
+    if (atomic_load(&s->lock.notified) && s->lane.protocol == 3) {
+        text_printf(&out, ">4\r\n$10\r\nlockkeeper\r\n$4\r\nlost\r\n$%zu\r\n", len);
+        text_append(&out, news->name, len);
+        text_printf(&out, "\r\n:%llu\r\n", (unsigned long long)news->fence);
+        session_tell(s, out.data, out.len);
+        counter_add(&w->counters.losses_pushed, 1);
+        out.len = 0;
+    }
     if (news->way == LOCK_LOSS_ERROR && !state->lost) { /* one error is enough */
-        struct text error = {0};
-        size_t len = news->lease.key.len;
         bool cut = len > NAME_SHOWN;
-        text_append(&error, "LOST the lease on ", strlen("LOST the lease on "));
-        text_append(&error, news->name, cut ? NAME_SHOWN : len);
-        text_printf(&error, "%s is over", cut ? "..." : "");
-        state->lost = memory_strndup(error.data, error.len);
-        text_clear(&error);
+        text_printf(&out, "LOST the lease on ");
+        text_append(&out, news->name, cut ? NAME_SHOWN : len);
+        text_printf(&out, "%s is over", cut ? "..." : "");
+        state->lost = memory_strndup(out.data, out.len);
         w->struck++;
         counter_add(&w->counters.losses_refused, 1);
     } else if (news->way == LOCK_LOSS_CLOSE) {
         counter_add(&w->counters.losses_closed, 1);
         session_finish(s);
     }
+    text_clear(&out);
 }
 
 static struct alarm_news *news_of(struct broadcast *t) {

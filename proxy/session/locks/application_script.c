@@ -1,21 +1,19 @@
 /*
- * The application's own scripts on lock keys.
+ * The application's own scripts on lock keys. The script and its reply pass unchanged.
  *
  *      EVAL ... 1 lock:a UUID ──> MULTI  adopt.lua  EVAL ... 1 lock:a UUID  adopt.lua  EXEC
  *      client's reply <──────────────────────────── the script's element        └── what the engine learns
  *
- * The script and its two steps go in one transaction, so that no other client's command comes between. So a lock that
- * is there after the script, and was not there before it, was acquired by the script. The script and its reply pass
- * unchanged.
+ * The script and its two steps go in one transaction: a lock that is there after the script, and was not there before
+ * it, was acquired by the script.
  *
  * Redis may refuse the transaction: for example, its memory is full, and the script would only delete. Nothing was
- * executed then, so the proxy sends the script once more, alone. The step behind it follows as soon as possible:
+ * executed then, so the proxy sends the script alone, and the step behind it as soon as possible:
  *
  *      EVAL ... 1 lock:a UUID 30000 ──> its slot: the reply goes straight to the client
  *      adopt.lua lock:a GUARD ... UUID 30000 ──> a slot behind it, which owes no reply
  *
- * The session's later lock commands on the key wait until all answers have come: the engine judges the commands by what
- * the script did.
+ * The session's later lock commands on the key wait for all answers: the engine judges them by what the script did.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,12 +23,12 @@
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/sending.h"
 
-/* Bounds. A lock's value is one of the script's first ARGS_MAX arguments, and has at most ARG_LEN_MAX bytes. A script
- * with more than LOCKS_TOGETHER_MAX locks among its keys goes without a transaction. */
+/* A lock's value is one of the script's first ARGS_MAX arguments, and has at most ARG_LEN_MAX bytes. A script with more
+ * than LOCKS_TOGETHER_MAX locks among its keys goes without a transaction. */
 enum { ARGS_MAX = 64, ARG_LEN_MAX = 4096, LOCKS_TOGETHER_MAX = LOCK_SCRIPT_LOCKS_MAX };
 
-/* For how many seconds after a refused transaction a session's later requests wait for its scripts. A script may be
- * sent again, and no later request may overtake it. */
+/* For how many seconds after a refused transaction a session's requests wait for its scripts, which may be sent again.
+ */
 static const double CAREFUL = 1.0;
 
 /* A script under way, with its steps. */
@@ -112,8 +110,8 @@ static void calls_end(struct worker *w, struct session *s, struct bundle *b, con
         lock_finish(w, s, LIST_ENTRY(n, struct lock_call, queued), end, &out);
 }
 
-/* Sends the steps of the calls that have not ended. If the session is closed (s NULL), no step can be sent. `end`, the
- * script's result, then ends the calls. */
+/* Sends the steps of the calls that have not ended. If the session is closed (s NULL), the script's result `end` ends
+ * the calls. */
 static void send_steps(struct worker *w, struct session *s, const struct command *c, struct bundle *b,
                        const struct call_end *end) {
     struct resp_request r;
@@ -142,8 +140,8 @@ static void go_apart(struct request *request, struct bundle *b) {
     send_steps(w, s, c, b, &lock_not_sent_end);
 }
 
-/* Finds the elements of EXEC's array: each part's step before the script, the script's reply, each part's step behind
- * it. Returns false if the array has other elements. */
+/* Finds the elements of EXEC's array: the steps before the script, the script's reply, the steps behind it. False: the
+ * array has other elements. */
 static bool elements_find(const struct bundle *b, const struct call_end *end, const char **at) {
     const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item array;
@@ -206,24 +204,7 @@ static void witnessed(void *arg) {
     bundle_free(b);
 }
 
-/* Asks the witnesses about the locks under quorum that the script has acquired or may have extended. False: none. */
-static bool ask_witnesses(struct request *request, struct bundle *b, const struct call_end *end, const char **at) {
-    const char **step = at + b->count + 1;
-    LIST_FOREACH(it, &b->locks.calls) {
-        const struct call_end part = {.reply = step[0], .len = (size_t)(step[1] - step[0])};
-        lock_queue_answer(LIST_ENTRY(it, struct lock_call, queued), &part);
-        step++;
-    }
-    if (!lock_queue_asks(&b->locks))
-        return false;
-    b->request = request;
-    text_append(&b->whole, end->reply, end->len);
-    lock_queue_vote(request->worker, &b->locks, witnessed, b);
-    return true;
-}
-
-/* Takes the answers of a transaction that was executed. Returns false if the bundle is still needed: witnesses are
- * asked. */
+/* Takes the answers of a transaction that was executed. False: the bundle is still needed, as witnesses are asked. */
 static bool bundle_executed(struct request *request, struct bundle *b, const struct call_end *end) {
     const char *at[2 * LOCKS_TOGETHER_MAX + 2];
     if (!elements_find(b, end, at)) {
@@ -242,10 +223,20 @@ static bool bundle_executed(struct request *request, struct bundle *b, const str
             go_apart(request, b);
         return true;
     }
-    if (b->locks.quorum && ask_witnesses(request, b, end, at))
-        return false;
-    bundle_finish(request, b, at);
-    return true;
+    const char **step = at + b->count + 1;
+    LIST_FOREACH(it, &b->locks.calls) {
+        const struct call_end part = {.reply = step[0], .len = (size_t)(step[1] - step[0])};
+        lock_queue_answer(LIST_ENTRY(it, struct lock_call, queued), &part);
+        step++;
+    }
+    if (!lock_queue_asks(&b->locks)) {
+        bundle_finish(request, b, at);
+        return true;
+    }
+    b->request = request;
+    text_append(&b->whole, end->reply, end->len);
+    lock_queue_vote(request->worker, &b->locks, witnessed, b);
+    return false;
 }
 
 static void bundle_done(struct call *c, const struct call_end *end) {

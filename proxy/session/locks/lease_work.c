@@ -24,7 +24,7 @@ struct lease_work {
     struct request_owner owner; /* must be the first field */
     struct list_node link;      /* in worker_locks.works, until it is sent */
     enum script_id id;
-    uint16_t slot;
+    uint16_t slot;       /* 0 on a standalone */
     bool together;       /* a renewal that may go in one call with others */
     bool waits;          /* a release under a rule with `wait` */
     bool handed;         /* the attempt of a waiting session was sent right behind the release */
@@ -203,12 +203,13 @@ void lock_lease_keep(struct lock_lease *to, const struct lock_lease *lease, char
     to->key.name = memcpy(name, lease->key.name, lease->key.len);
 }
 
-static struct lease_work *work_new(const struct lock_lease *lease, enum script_id id, size_t party_len) {
+static struct lease_work *work_new(struct worker *w, const struct lock_lease *lease, enum script_id id,
+                                   size_t party_len) {
     struct lease_work *work = memory_zalloc(sizeof(*work) + lease->key.len + party_len);
     lock_lease_keep(&work->lease, lease, work->name);
     list_init(&work->link);
     work->id = id;
-    work->slot = slot_of_key(work->name, lease->key.len);
+    work->slot = upstream_is_cluster(w->upstream) ? slot_of_key(work->name, lease->key.len) : 0;
     work->party_len = party_len;
     return work;
 }
@@ -223,7 +224,7 @@ void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done,
                                .quorum = rule->quorum == LOCK_QUORUM_YES,
                                .lease_ms = rule->lease_ms};
     memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
-    struct lease_work *work = work_new(&lease, SCRIPT_RELEASE, 0);
+    struct lease_work *work = work_new(w, &lease, SCRIPT_RELEASE, 0);
     work->waits = rule->wait_ms > 0 && !done;
     work->done = done;
     work->arg = arg;
@@ -245,12 +246,6 @@ struct renewal_call {
     struct lease_work *renewals[TOGETHER_MAX];
 };
 
-static void renewed(struct worker *w, const struct lease_work *r, enum lock_outcome outcome, bool short_record) {
-    struct lock_result result = {
-        .outcome = outcome, .pttl_ms = r->lease.lease_ms, .leased = true, .short_record = short_record};
-    quorum_renewed(w, &r->lease, &result);
-}
-
 static void renewals_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct renewal_call *call = REQUEST_OWNER(c->request, struct renewal_call);
@@ -262,14 +257,16 @@ static void renewals_done(struct call *c, const struct call_end *end) {
     worker_engine_due(w, call->renewals[0]->lease.lease_ms / 3);
     for (size_t i = 0; i < call->count; i++) {
         struct lease_work *r = call->renewals[i];
+        struct lock_result result = {.outcome = LOCK_DONE, .pttl_ms = r->lease.lease_ms, .leased = true};
         if (!end->error && !(read && digits.str[i] != '0')) {
             lease_send(w, r);
             continue;
         }
         if (end->error)
-            renewed(w, r, end->why == UPSTREAM_UNKNOWN ? LOCK_UNKNOWN : LOCK_NOT_SENT, false);
+            result.outcome = end->why == UPSTREAM_UNKNOWN ? LOCK_UNKNOWN : LOCK_NOT_SENT;
         else
-            renewed(w, r, LOCK_DONE, digits.str[i] == '2');
+            result.short_record = digits.str[i] == '2';
+        quorum_renewed(w, &r->lease, &result);
         memory_free(r);
     }
     memory_free(call);
@@ -308,19 +305,16 @@ static void submit(struct worker *w, struct lease_work *const *renewals, size_t 
 }
 
 /* An order of renewals in which those that may go in one call are neighbours, and are equal. */
-static int compare(const struct lease_work *a, const struct lease_work *b, bool cluster) {
-    const struct lock_lease *x = &a->lease, *y = &b->lease;
+static int order(const void *a, const void *b) {
+    const struct lease_work *r = *(struct lease_work *const *)a, *q = *(struct lease_work *const *)b;
+    const struct lock_lease *x = &r->lease, *y = &q->lease;
     if (x->login != y->login)
         return x->login < y->login ? -1 : 1;
     if (x->key.db != y->key.db)
         return x->key.db < y->key.db ? -1 : 1;
     if (x->lease_ms != y->lease_ms)
         return x->lease_ms < y->lease_ms ? -1 : 1;
-    return cluster ? (int)a->slot - (int)b->slot : 0;
-}
-
-static int order(const void *a, const void *b) {
-    return compare(*(struct lease_work *const *)a, *(struct lease_work *const *)b, true);
+    return (int)r->slot - (int)q->slot;
 }
 
 static void works_send(struct worker *w, struct worker_job *job) {
@@ -340,7 +334,7 @@ static void works_send(struct worker *w, struct worker_job *job) {
     qsort(renewals, count, sizeof(*renewals), order);
     for (; sent < count; sent += n) {
         for (n = 1; n < TOGETHER_MAX && sent + n < count; n++)
-            if (compare(renewals[sent], renewals[sent + n], upstream_is_cluster(w->upstream)) != 0)
+            if (order(&renewals[sent], &renewals[sent + n]) != 0)
                 break;
         submit(w, renewals + sent, n);
     }
@@ -363,13 +357,13 @@ static void note(struct lease_work *work) {
 }
 
 void lock_note_renewal(void *arg, const struct lock_lease *lease) {
-    struct lease_work *work = work_new(lease, SCRIPT_RENEW, 0);
+    struct lease_work *work = work_new(worker_here(), lease, SCRIPT_RENEW, 0);
     work->together = lease->right == RIGHT_CLAIM && !lease->list;
     note(work);
 }
 
 void lock_note_release(void *arg, const struct lock_lease *lease) {
-    struct lease_work *work = work_new(lease, SCRIPT_RELEASE, 0);
+    struct lease_work *work = work_new(worker_here(), lease, SCRIPT_RELEASE, 0);
     work->waits = lease->rule->wait_ms > 0;
     note(work);
 }
@@ -382,7 +376,7 @@ void lock_note_leaving(void *arg, const struct lock_leaving *leaving) {
                                      .login = leaving->login,
                                      .lease_ms = leaving->rule->lease_ms,
                                      .left_ms = keeps};
-    struct lease_work *work = work_new(&lease, SCRIPT_LIST_LEAVE, leaving->party_len);
+    struct lease_work *work = work_new(worker_here(), &lease, SCRIPT_LIST_LEAVE, leaving->party_len);
     memcpy(work->name + leaving->key.len, leaving->party, leaving->party_len);
     note(work);
 }

@@ -306,9 +306,7 @@ bool lock_answer_read(const struct lock_call *l, const struct call_end *end, str
 
 /* ---- errors that Redis raised in a script ---- */
 
-/* Returns the error for a user that may not run the script. The user has sent a SETNX, for example, and knows nothing
- * of scripts. So the error says which permission is missing. NULL: the error is about something else. */
-static const char *permission_error(const char *error, size_t len) {
+void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
     static const char IN_SCRIPT[] =
         "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "
         "lock command: grant the command itself and +time +exists +type +get +set +del +hget +hmget "
@@ -326,14 +324,6 @@ static const char *permission_error(const char *error, size_t len) {
         {"-ERR The user executing", "", IN_SCRIPT},
         {"-ERR ACL failure in script", "", IN_SCRIPT}, /* since 7.2 */
     };
-    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-        if (len > strlen(errors[i].start) && memcmp(error, errors[i].start, strlen(errors[i].start)) == 0 &&
-            memmem(error, len, errors[i].word, strlen(errors[i].word)))
-            return errors[i].answer;
-    return NULL;
-}
-
-void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
     size_t len;
     if (e->reply_len > 3 && e->reply[0] == '-' &&
         script_error_plain(e->reply + 1, e->reply_len - 3, out + 1, LOCK_ANSWER_MAX - 3, &len)) {
@@ -342,9 +332,13 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
         e->reply = out;
         e->reply_len = len + 3;
     }
-    const char *missing = permission_error(e->reply, e->reply_len);
-    if (missing) {
-        e->reply = missing;
-        e->reply_len = strlen(missing);
-    }
+    /* The user has sent a SETNX, for example, and knows nothing of scripts: the error says which permission it lacks.
+     */
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+        if (e->reply_len > strlen(errors[i].start) && memcmp(e->reply, errors[i].start, strlen(errors[i].start)) == 0 &&
+            memmem(e->reply, e->reply_len, errors[i].word, strlen(errors[i].word))) {
+            e->reply = errors[i].answer;
+            e->reply_len = strlen(errors[i].answer);
+            return;
+        }
 }

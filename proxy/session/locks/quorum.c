@@ -1,6 +1,5 @@
 /*
- * A rule's `quorum yes`: witnesses confirm what a lock script has acquired or extended, before the client gets its
- * reply.
+ * A rule's `quorum yes`: witnesses confirm what a script has acquired or extended, before the client gets its reply.
  *
  *      script ── "granted" ──> the witnesses, all at once
  *                                  ├── a majority grants ──> the client's reply, as the script gave it
@@ -10,16 +9,15 @@
  *                                  └── else ───────────────> released by its token; the client has lost (0, nil),
  *                                                            or gets an error
  *
- * What Redis calls lapsed may be an extension that a failover has forgotten. So a witness gives a record up to another
- * lease only if its own lease was released, or if its own time is over. The guard record notes the last release in its
- * field `over`. release_usual.lua leaves that field: there the field `attempt` has the lease's token and a
- * mark, since that is the attempt of a release under such a rule.
+ * What Redis calls lapsed may be an extension that a failover has forgotten. So a witness gives a record up only if its
+ * lease was released, or its own time is over. The guard record notes the last release in its field `over`; behind
+ * release_usual.lua its field `attempt` has the lease's token and a mark.
  *
- * Inside MULTI, witnesses confirm what the transaction has acquired and extended, before the client gets EXEC's array.
+ * Inside MULTI, and for a script of the application, EXEC's array waits for the witnesses:
  *
  *      EXEC's array ── lock_queue_answer, for each lock call ──> lock_queue_vote ──> votes ──> the client's array
  *
- * An acquisition has one vote. The later commands of the transaction on the same lease share it: SETNX and EXPIRE are
+ * An acquisition has one vote, and later commands of the transaction on the same lease share it: SETNX and EXPIRE are
  * asked about once, with the end that EXPIRE has set. An extension of an earlier lease has a vote of its own. The
  * engine learns of all calls in the order of the array.
  */
@@ -42,8 +40,8 @@ struct lock_refusal {
     bool lost;                 /* they name another lease; else too few have answered */
     char error[160];           /* for a client whose command has no reply for a lost attempt */
 };
-/* The lock or locks of a command while witnesses are asked, and while they are released again. MSETNX and MSETEX NX
- * acquire several locks, or none: witnesses are asked about each lock. If they refuse one, all are released again. */
+/* The locks of a command while witnesses are asked, and while they are released again. MSETNX and MSETEX NX acquire
+ * several: if witnesses refuse one, all are released. */
 struct poll {
     struct worker *worker;
     struct lock_call *first; /* of the ring of calls */
@@ -58,8 +56,7 @@ struct poll {
 static void call_decided(struct poll *v);
 static void queued_decided(struct lock_ballot *b, const struct lock_refusal *why);
 
-/* An answer has come. When the last one has, the call goes on: the witnesses confirm it, or what it had acquired has
- * been released again. */
+/* An answer has come. After the last one the call goes on: confirmed, or with what it had acquired released again. */
 static void poll_over(void *arg) {
     struct poll *v = arg;
     struct lock_call *l = v->first;
@@ -92,14 +89,14 @@ static void poll_heard(void *arg, const struct lock_refusal *why) {
     poll_over(v);
 }
 
-/* A lock call whose script has acquired or extended, while the witnesses are asked. */
+/* One lock while the witnesses are asked. */
 struct quorum {
     struct request_owner owner; /* must be the first field */
     struct poll *poll;
     struct lock_call *lock;
     struct worker *worker;
-    bool acquires;
-    bool own; /* not acquires: it has extended its claim's lease; else another session's, which only its fence names */
+    bool acquires; /* else it extends */
+    bool own;      /* it extends its claim's lease; else another session's, which only its fence names */
     bool asked_over;
     unsigned raises;
     int64_t begun_ms, limit_ms, pttl_ms;
@@ -131,8 +128,8 @@ static void quorum_undone(void *arg) {
     memory_free(q);
 }
 
-/* The witnesses have not confirmed a call. `error` NULL: they name another lease. The client hears of it when the lock
- * has been released again. */
+/* The witnesses have not confirmed a call; `error` NULL: they name another lease. The client hears of it when the lock
+ * has been released. */
 static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const char *error) {
     q->why.by = q->lock;
     q->why.lost = !error;
@@ -188,20 +185,6 @@ static void on_raised(struct call *c, const struct call_end *end) {
         quorum_unconfirmed(q);
 }
 
-/* Gives the lease a fence above all that the witnesses know. */
-static void raise_fence(struct quorum *q) {
-    struct worker *w = q->worker;
-    const struct lock_plan *plan = &q->lock->plan;
-    for (unsigned i = 0; i < q->word.vote.count; i++)
-        if (q->word.fences[i] >= q->fence)
-            q->fence = q->word.fences[i] + 1;
-    q->raises++;
-    lock_build_call(w, SCRIPT_RAISE_FENCE, NULL, &plan->key, 2);
-    build_text(w, plan->attempt_token);
-    build_number(w, (int64_t)q->fence);
-    quorum_submit(q, on_raised, script_get(SCRIPT_RAISE_FENCE));
-}
-
 /* Whether `token` (of `len` bytes) is the lease that a witness named. It is then given up. */
 static bool gives_up(struct quorum *q, const char *token, size_t len) {
     for (unsigned i = 0; i < q->word.vote.count; i++)
@@ -212,8 +195,7 @@ static bool gives_up(struct quorum *q, const char *token, size_t len) {
     return false;
 }
 
-/* Takes the fields `attempt` and `over`. If a witness has named a lease that was released, the witnesses are asked once
- * more. */
+/* Takes the fields `attempt` and `over`. If a witness has named a lease that was released, they are asked once more. */
 static void on_last_release(struct call *c, const struct call_end *end) {
     struct quorum *q = REQUEST_OWNER(c->request, struct quorum);
     struct resp_item item;
@@ -235,29 +217,18 @@ static void on_last_release(struct call *c, const struct call_end *end) {
         quorum_unconfirmed(q);
 }
 
-static void ask_last_release(struct quorum *q) {
-    struct worker *w = q->worker;
-    const struct lock_plan *plan = &q->lock->plan;
-    q->asked_over = true;
-    build_start(w, 4);
-    build_text(w, "HMGET");
-    lock_build_guard(w, plan->key.name, plan->key.len);
-    build_text(w, "attempt");
-    build_text(w, "over");
-    quorum_submit(q, on_last_release, NULL);
-}
-
 /* ---- the witnesses are asked ----------------------------------------------------------------------- */
 
 static void quorum_heard(void *arg, const struct witness_word *word) {
     struct quorum *q = arg;
     struct worker *w = q->worker;
+    struct lock_call *l = q->lock;
+    const struct lock_key *key = &l->plan.key;
     q->word = *word;
     histogram_note(&w->durations.witnesses, (worker_now(w) - q->begun_ms) * 1000);
     bool late = worker_now(w) - q->begun_ms > q->limit_ms;
     enum verdict verdict = vote_verdict(&word->vote);
     if (verdict == VERDICT_GRANTED && !late) {
-        struct lock_call *l = q->lock;
         counter_add(&w->counters.quorum_granted, 1);
         l->witnessed = true;
         l->waited_ms += worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
@@ -265,9 +236,22 @@ static void quorum_heard(void *arg, const struct witness_word *word) {
         poll_heard(q->poll, NULL);
         memory_free(q);
     } else if (verdict == VERDICT_LOW && q->acquires && q->raises < RAISES_MAX && !late) {
-        raise_fence(q);
+        for (unsigned i = 0; i < word->vote.count; i++) /* above all that the witnesses know */
+            if (word->fences[i] >= q->fence)
+                q->fence = word->fences[i] + 1;
+        q->raises++;
+        lock_build_call(w, SCRIPT_RAISE_FENCE, NULL, key, 2);
+        build_text(w, l->plan.attempt_token);
+        build_number(w, (int64_t)q->fence);
+        quorum_submit(q, on_raised, script_get(SCRIPT_RAISE_FENCE));
     } else if (q->acquires && !q->asked_over && vote_may_turn(&word->vote) && !late) {
-        ask_last_release(q);
+        q->asked_over = true;
+        build_start(w, 4);
+        build_text(w, "HMGET");
+        lock_build_guard(w, key->name, key->len);
+        build_text(w, "attempt");
+        build_text(w, "over");
+        quorum_submit(q, on_last_release, NULL);
     } else if (verdict == VERDICT_HELD || (verdict == VERDICT_LOW && !q->acquires)) {
         quorum_remembered(q);
     } else {
@@ -297,8 +281,8 @@ static bool has_extended(const struct lock_call *l, const struct lock_result *r)
     return own && writes && r->fence > 0 && (r->pttl_ms >= 0 || r->pttl_ms == PTTL_NONE);
 }
 
-/* Whether a release under `quorum yes` finds no lock, although the lease of its claim has not ended: a failover has
- * forgotten the lock. The release then ends as lock_released_end says. */
+/* Whether a release finds no lock, although its claim's lease has not ended: a failover has forgotten the lock. The
+ * release then ends as lock_released_end says. */
 static bool release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
     return l->plan.verb == LOCK_RELEASE && l->shape == SHAPE_INT &&
            (r->outcome == LOCK_FREE || r->outcome == LOCK_HELD) && l->plan.claim != 0 &&
@@ -337,8 +321,8 @@ static void vote_on(struct lock_call *l, const struct lock_result *r, struct pol
     }
 }
 
-/* Asks the witnesses about the lock of which a script has answered `r`: it has acquired or extended. Of MSETNX they are
- * asked about all locks in the ring of calls that begins with `first`. A client's `call` ends with `end`. */
+/* Asks the witnesses about the locks in the ring of calls that begins with `first`, of which a script has answered `r`.
+ * A client's `call` (NULL: none) ends with `end`. */
 static void vote(struct worker *w, struct lock_call *first, const struct lock_result *r, struct call *call,
                  const struct call_end *end) {
     struct lock_call *l = first;
@@ -357,32 +341,27 @@ static void vote(struct worker *w, struct lock_call *first, const struct lock_re
 
 /* ---- a client's call ------------------------------------------------------------------------------- */
 
-/* Has a session wait on under a rule with `wait`, where its reply `lost` can say that it has lost. */
-static bool waits_on(struct poll *v, const struct call_end *lost) {
-    struct lock_call *l = v->first;
-    bool waits = v->call->request->session && v->why.result.outcome == LOCK_REMEMBERED && l->plan.rule->wait_ms > 0 &&
-                 v->worker->waits;
-    if (!waits || lost->error || l->plan.verb != LOCK_ACQUIRE)
-        return false;
-    struct lock_envelope refusal = {
-        .reply = lost->reply, .reply_len = lost->len, .result = {.outcome = LOCK_REMEMBERED, .pttl_ms = PTTL_UNKNOWN}};
-    for (struct lock_call *at = l; at != v->why.by; at = lock_call_next(at))
-        refusal.refuses++;
-    return v->worker->waits->refused(v->call, l, &refusal);
-}
-
 static void call_decided(struct poll *v) {
     struct call *c = v->call;
     struct session *s = c->request->session;
+    struct lock_call *l = v->first;
     const struct call_end end = {.reply = v->reply, .len = v->reply_len};
     if (!v->why.by) {
-        lock_end(c, v->first, &end);
+        lock_end(c, l, &end);
         return;
     }
-    call_done_fn next = v->first->next;
-    struct call_end refused = refused_end(v->first, s, &v->why, &end);
-    if (waits_on(v, &refused))
-        return;
+    call_done_fn next = l->next;
+    struct call_end refused = refused_end(l, s, &v->why, &end);
+    bool waits = s && v->why.result.outcome == LOCK_REMEMBERED && l->plan.rule->wait_ms > 0 && v->worker->waits;
+    if (waits && !refused.error && l->plan.verb == LOCK_ACQUIRE) { /* its reply can say that it has lost */
+        struct lock_envelope refusal = {.reply = refused.reply,
+                                        .reply_len = refused.len,
+                                        .result = {.outcome = LOCK_REMEMBERED, .pttl_ms = PTTL_UNKNOWN}};
+        for (const struct lock_call *at = l; at != v->why.by; at = lock_call_next(at))
+            refusal.refuses++;
+        if (v->worker->waits->refused(c, l, &refusal))
+            return;
+    }
     c->lock = NULL;
     lock_learnt_all(v->worker, s, v->why.by, &v->why.result);
     lock_deliver(c, next, &refused);
@@ -444,7 +423,7 @@ static const struct lock_call *on_key(const struct lock_call *first, const struc
     return NULL;
 }
 
-/* Finds the call before `l` in its transaction that has acquired the lease of which `l` has heard; NULL: none. */
+/* The call before `l` in its transaction that has acquired the lease of which `l` has heard; NULL: none. */
 static struct lock_call *acquirer(const struct lock_queue *queue, const struct lock_call *l) {
     for (const struct list_node *it = l->queued.prev; it != &queue->calls; it = it->prev) {
         struct lock_call *before = QUEUED(it);
