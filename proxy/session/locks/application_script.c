@@ -267,6 +267,7 @@ static void bundle_done(struct call *c, const struct call_end *end) {
 
 /* ---- the beginning ----------------------------------------------------------------------------- */
 
+/* Sends a script with its steps in one transaction. */
 static void dispatch_together(struct session *s, const struct request_class *k) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";
     const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};

@@ -80,29 +80,25 @@ static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t
     return -1;
 }
 
-/* The expiry that a command sets, in ms from now; -1: none, or the command is malformed. */
-static int64_t expiry_asked(const struct command *c, const struct resp_request *r, const char *bytes) {
-    enum lock_row_expiry how = lock_row_of(c)->expiry;
-    int64_t n = -1;
-    size_t len;
-    if (how == EXPIRY_SET)
-        return option_ms(r, bytes, 3);
-    if (how == EXPIRY_GETEX || c->id == COMMAND_HGETEX || c->id == COMMAND_HSETEX)
-        return option_ms(r, bytes, 2);
-    if (how < EXPIRY_SECONDS)
-        return -1;
-    const char *word = request_arg(r, bytes, 2, &len);
-    if (!resp_integer(word, len, &n) || n < 0 || n >= FAR_AWAY)
-        return n >= FAR_AWAY ? INT64_MAX : -1;
-    bool seconds = how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS;
-    bool absolute = how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS;
-    return n * (seconds ? 1000 : 1) - (absolute ? clock_wall_ms() : 0);
-}
-
 bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
                          const char *bytes, char *error, size_t size) {
-    int64_t longest_ms = quorum_longest_ms(s->worker);
-    if (r->argc < 3 || expiry_asked(c, r, bytes) <= longest_ms)
+    enum lock_row_expiry how = lock_row_of(c)->expiry;
+    int64_t longest_ms = quorum_longest_ms(s->worker), ms = -1, n = -1;
+    size_t len;
+    if (r->argc < 3)
+        return false;
+    if (how == EXPIRY_SET || how == EXPIRY_GETEX || c->id == COMMAND_HGETEX || c->id == COMMAND_HSETEX) {
+        ms = option_ms(r, bytes, how == EXPIRY_SET ? 3 : 2);
+    } else if (how >= EXPIRY_SECONDS) {
+        const char *word = request_arg(r, bytes, 2, &len);
+        bool seconds = how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS;
+        bool absolute = how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS;
+        if (resp_integer(word, len, &n) && n >= 0 && n < FAR_AWAY)
+            ms = n * (seconds ? 1000 : 1) - (absolute ? clock_wall_ms() : 0);
+        else
+            ms = n >= FAR_AWAY ? INT64_MAX : -1;
+    }
+    if (ms <= longest_ms)
         return false;
     snprintf(error, size,
              "ERR a lock under quorum lasts %lld ms at most (witness-quarantine says so); nothing was changed",
@@ -244,19 +240,6 @@ static __attribute__((noinline)) void hold_back(struct session *s, struct lock_c
         ev_timer_start(w->loop, &w->locks->look);
 }
 
-/* Begins a release. NULL: the engine holds it back until it knows more. */
-static HOT struct lock_call *begin_release(struct session *s, const struct lock_rule *rule,
-                                           const struct lock_command *lc, const char *key, size_t key_len,
-                                           const struct lock_words *words) {
-    s->lock.patient = true;
-    struct lock_call *l = begin(s, NULL, rule, lc, key, key_len, words);
-    s->lock.patient = false;
-    if (__builtin_expect(!l->plan.held_back, true))
-        return l;
-    hold_back(s, l);
-    return NULL;
-}
-
 static __attribute__((noinline)) void send_waits(struct session *s, struct request *request, struct lock_call *l,
                                                  const struct lock_command *lc, const struct lock_words *words) {
     if (lc->script == SCRIPT_RELEASE)
@@ -288,10 +271,16 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
         return DISPATCHED;
     size_t len;
     const char *key = lock_word(&words, key_index, &len);
-    bool spends = lock_verb_is(lc->verb, VERB_SPENDS);
-    struct lock_call *l = spends ? begin_release(s, rule, lc, key, len, &words) : NULL;
-    if (spends && !l)
-        return DISPATCH_WAIT;
+    struct lock_call *l = NULL;
+    if (lock_verb_is(lc->verb, VERB_SPENDS)) {
+        s->lock.patient = true;
+        l = begin(s, NULL, rule, lc, key, len, &words);
+        s->lock.patient = false;
+        if (__builtin_expect(l->plan.held_back, false)) { /* until the engine knows more */
+            hold_back(s, l);
+            return DISPATCH_WAIT;
+        }
+    }
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, len);
     if (!l)

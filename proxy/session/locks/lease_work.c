@@ -1,7 +1,16 @@
 /*
  * The proxy's own calls on leases: renewals, and releases for an owner that has disconnected. The engine's sink asks
  * for them. They run in the worker's thread, without a session.
+ *
+ * A session hears that its lease is over: by a push (PROXY NOTIFY ON), by the end of its connection, or by an error in
+ * place of its next answer (the rule's on-loss).
+ *
+ *      engine ── sink ──> renew.lua `look`, in this thread ──┬─ the lease goes on: nothing
+ *                             ^                              ├─ not known ──> once more, in a second
+ *                             └──────────────────────────────┘
+ *                                                            └─ over ──> the session's thread ──> the session
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,12 +20,13 @@
 #include "proxy/base/memory.h"
 #include "proxy/lock/script_constants.h"
 #include "proxy/lock/waiting.h"
+#include "proxy/session/core/session.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/leases.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/witness/witness.h"
 
-enum { REFUSED_AGAIN_MS = 10 * 1000 };
+enum { REFUSED_AGAIN_MS = 10 * 1000, NAME_SHOWN = 160 };
 
 /* A call on a lease: a renewal (SCRIPT_RENEW), a release after the owner has disconnected (SCRIPT_RELEASE), or a call
  * that declares the queue nodes of a disconnected owner dead (SCRIPT_LIST_LEAVE). */
@@ -30,6 +40,9 @@ struct lease_work {
     bool handed;         /* the attempt of a waiting session was sent right behind the release */
     lock_undone_fn done; /* NULL: its caller does not wait */
     void *arg;
+    struct worker *worker; /* of a renewal while witnesses are asked, as are begun_ms and result */
+    int64_t begun_ms;
+    struct lock_result result;
     struct lock_lease lease; /* its key is `name` */
     size_t party_len;
     char name[]; /* the key, followed by the party that leaves */
@@ -55,20 +68,10 @@ void lock_own_done(struct call *c, const struct call_end *end) {
 
 /* ---- witnesses of a renewal ------------------------------------------------------------------------------- */
 
-/* A renewal that Redis has made, while the witnesses are asked. */
-struct witnessed {
-    struct worker *worker;
-    uint64_t token;
-    int64_t begun_ms;
-    struct lock_result result;
-    struct lock_key key;
-    char name[];
-};
-
 /* The engine hears of an extension that witnesses have not confirmed as of one that was not made: the lease ends when
  * it would have ended before, and the renewal is tried again until then. */
 static void renewed_heard(void *arg, const struct witness_word *word) {
-    struct witnessed *r = arg;
+    struct lease_work *r = arg;
     struct worker *w = r->worker;
     int64_t waited_ms = worker_now(w) - r->begun_ms;
     if (r->result.pttl_ms > waited_ms)
@@ -80,29 +83,27 @@ static void renewed_heard(void *arg, const struct witness_word *word) {
         r->result.outcome = LOCK_NOT_SENT;
     invariant(w->own_works > 0, "no renewal is under way");
     w->own_works--;
-    engine_renewed(w->shared->engine, &r->key, r->token, &r->result, worker_now(w));
+    engine_renewed(w->shared->engine, &r->lease.key, r->lease.token, &r->result, worker_now(w));
     if (r->result.outcome == LOCK_NOT_SENT)
         worker_engine_due(w, w->config->witness_timeout_ms);
     memory_free(r);
 }
 
-/* Tells the engine what became of a renewal, as engine_renewed does. If Redis has renewed a lease under such a rule,
- * the witnesses are asked first. */
-static void quorum_renewed(struct worker *w, const struct lock_lease *lease, const struct lock_result *result) {
+/* Ends a renewal: tells the engine, as engine_renewed does, what became of it. If Redis has renewed a lease under
+ * quorum, the witnesses are asked first. */
+static void renewed(struct worker *w, struct lease_work *r, const struct lock_result *result) {
+    const struct lock_lease *lease = &r->lease;
     if (!lease->quorum || result->outcome != LOCK_DONE || !w->witnesses) {
         engine_renewed(w->shared->engine, &lease->key, lease->token, result, worker_now(w));
+        memory_free(r);
         return;
     }
-    struct witnessed *r = memory_zalloc(sizeof(*r) + lease->key.len);
     r->worker = w;
-    r->token = lease->token;
     r->begun_ms = worker_now(w);
     r->result = *result;
     r->result.holder = NULL;
-    memcpy(r->name, lease->key.name, lease->key.len);
-    r->key = (struct lock_key){.db = lease->key.db, .name = r->name, .len = lease->key.len};
     w->own_works++;
-    struct witness_lease of = quorum_lease(&r->key, lease->token_text, lease->fence);
+    struct witness_lease of = quorum_lease(&lease->key, lease->token_text, lease->fence);
     witness_take(w->witnesses, &of, "", quorum_promise_ms(w, result->pttl_ms + lease->delay_ms),
                  w->config->witness_timeout_ms, renewed_heard, r);
 }
@@ -129,10 +130,12 @@ static void lease_done(struct call *c, const struct call_end *end) {
     }
     if (renewal) {
         worker_engine_due(w, work->lease.lease_ms / 3);
-        quorum_renewed(w, &work->lease, &e.result);
-    } else if (work->lease.quorum) {
-        quorum_released(w, &work->lease.key, work->lease.token_text, 0); /* the lease is over, whatever Redis says */
+        renewed(w, work, &e.result);
+        lock_own_done(c, end);
+        return;
     }
+    if (work->lease.quorum)
+        quorum_released(w, &work->lease.key, work->lease.token_text, 0); /* the lease is over, whatever Redis says */
     if (work->waits && e.result.outcome != LOCK_HELD)
         waiting_freed(w->shared->waiting, &work->lease.key, engine_key_hash(w->shared->engine, &work->lease.key),
                       e.result.fence, work->handed);
@@ -152,8 +155,8 @@ static bool lease_pointless(const struct request *r) {
            !engine_wants_renewal(r->worker->shared->engine, &work->lease.key, work->lease.token);
 }
 
-void lock_build_lease(struct worker *w, enum script_id id, const struct lock_lease *lease, bool waits,
-                      const char *party, size_t party_len) {
+static void build_lease(struct worker *w, enum script_id id, const struct lock_lease *lease, bool waits,
+                        const char *party, size_t party_len) {
     struct lock_rule rule = {.lease_ms = lease->lease_ms,
                              .wait_ms = waits,
                              .unusual = waits || lease->quorum,
@@ -185,7 +188,7 @@ static void lease_send(struct worker *w, struct lease_work *work) {
                          !(work->id == SCRIPT_RENEW && work->waits)),
               "S3: a lease has a token of %zu bytes", (size_t)lease->token_len);
     invariant(w == worker_here(), "a lease is renewed in another thread");
-    lock_build_lease(w, work->id, lease, work->waits, leaves ? work->name + lease->key.len : NULL, work->party_len);
+    build_lease(w, work->id, lease, work->waits, leaves ? work->name + lease->key.len : NULL, work->party_len);
     struct request *request = lock_own_request(w, &work->owner, &ops, work->id, lease_done);
     /* A repeated renewal might come after the owner has left. The engine asks for a new one instead. */
     request->call.up.repeatable = work->id != SCRIPT_RENEW;
@@ -197,7 +200,7 @@ static void lease_send(struct worker *w, struct lease_work *work) {
     call_submit_lane(&request->call, work->slot, &lane, w->build.data, w->build.len);
 }
 
-void lock_lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name) {
+static void lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name) {
     *to = *lease;
     to->rule = NULL;
     to->key.name = memcpy(name, lease->key.name, lease->key.len);
@@ -206,7 +209,7 @@ void lock_lease_keep(struct lock_lease *to, const struct lock_lease *lease, char
 static struct lease_work *work_new(struct worker *w, const struct lock_lease *lease, enum script_id id,
                                    size_t party_len) {
     struct lease_work *work = memory_zalloc(sizeof(*work) + lease->key.len + party_len);
-    lock_lease_keep(&work->lease, lease, work->name);
+    lease_keep(&work->lease, lease, work->name);
     list_init(&work->link);
     work->id = id;
     work->slot = upstream_is_cluster(w->upstream) ? slot_of_key(work->name, lease->key.len) : 0;
@@ -266,8 +269,7 @@ static void renewals_done(struct call *c, const struct call_end *end) {
             result.outcome = end->why == UPSTREAM_UNKNOWN ? LOCK_UNKNOWN : LOCK_NOT_SENT;
         else
             result.short_record = digits.str[i] == '2';
-        quorum_renewed(w, &r->lease, &result);
-        memory_free(r);
+        renewed(w, r, &result);
     }
     memory_free(call);
     lock_own_done(c, end);
@@ -381,8 +383,164 @@ void lock_note_leaving(void *arg, const struct lock_leaving *leaving) {
     note(work);
 }
 
+/* ---- sessions hear that their leases are over ---------------------------------------------------------------- */
+
+/* An alarm on its way to its session. */
+struct alarm_news {
+    struct request_owner owner; /* must be the first field */
+    struct broadcast broadcast; /* to the session's thread */
+    struct list_node link;      /* in worker_locks.unasked */
+    struct lock_lease lease;
+    uint64_t session_id, fence;
+    unsigned thread; /* the session's */
+    enum lock_on_loss way;
+    int64_t asked_ms;
+    char name[]; /* the key */
+};
+
+/* The engine calls with a shard locked: the question goes out at the end of the turn. */
+struct alarm_note {
+    struct worker_job job; /* must be the first field */
+    struct alarm_news *news;
+};
+
+/* ---- the session is told --------------------------------------------------------------------------- */
+
+static void tell(struct session *s, const struct alarm_news *news) {
+    static const char *const actions[] = {[LOCK_LOSS_TELL] = "it goes on",
+                                          [LOCK_LOSS_CLOSE] = "its connection is closed",
+                                          [LOCK_LOSS_ERROR] = "its next command is refused"};
+    struct worker *w = s->worker;
+    struct lock_state *state = locks_of(s);
+    struct text out = {0};
+    size_t len = news->lease.key.len;
+    char who[SESSION_ADDRESS_MAX + 128];
+    session_who(s, who, sizeof(who));
+    if (!engine_alarm_take(w->shared->engine, &news->lease.key, news->session_id, news->lease.token, who,
+                           actions[news->way], worker_now(w)))
+        return;
+    if (atomic_load(&s->lock.notified) && s->lane.protocol == 3) {
+        text_printf(&out, ">4\r\n$10\r\nlockkeeper\r\n$4\r\nlost\r\n$%zu\r\n", len);
+        text_append(&out, news->name, len);
+        text_printf(&out, "\r\n:%llu\r\n", (unsigned long long)news->fence);
+        session_tell(s, out.data, out.len);
+        counter_add(&w->counters.losses_pushed, 1);
+        out.len = 0;
+    }
+    if (news->way == LOCK_LOSS_ERROR && !state->lost) { /* one error is enough */
+        bool cut = len > NAME_SHOWN;
+        text_printf(&out, "LOST the lease on ");
+        text_append(&out, news->name, cut ? NAME_SHOWN : len);
+        text_printf(&out, "%s is over", cut ? "..." : "");
+        state->lost = memory_strndup(out.data, out.len);
+        w->struck++;
+        counter_add(&w->counters.losses_refused, 1);
+    } else if (news->way == LOCK_LOSS_CLOSE) {
+        counter_add(&w->counters.losses_closed, 1);
+        session_finish(s);
+    }
+    text_clear(&out);
+}
+
+static struct alarm_news *news_of(struct broadcast *t) {
+    return LIST_ENTRY(t, struct alarm_news, broadcast);
+}
+
+static void visit(struct broadcast *t, struct worker *w) {
+    const struct alarm_news *news = news_of(t);
+    if (w->index != news->thread)
+        return;
+    LIST_FOREACH(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (s->lock.id != news->session_id)
+            continue;
+        if (s->state == SESSION_OPEN)
+            tell(s, news);
+        return;
+    }
+}
+
+static void visited(struct broadcast *t) {
+    memory_free(news_of(t));
+}
+
+char *lock_take_lost(struct session *s) {
+    char *lost = locks_of(s)->lost;
+    if (lost)
+        s->worker->struck--;
+    locks_of(s)->lost = NULL;
+    return lost;
+}
+
+/* ---- Redis is asked ----------------------------------------------------------------------------------- */
+
+static void answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct alarm_news *news = REQUEST_OWNER(c->request, struct alarm_news);
+    invariant(w->own_works > 0 && news, "no alarm is looked into");
+    struct lock_envelope e;
+    lock_answer_read(NULL, end, &e);
+    switch (engine_alarm_looked(w->shared->engine, &news->lease.key, news->session_id, news->lease.token, &e.result,
+                                news->asked_ms, worker_now(w))) {
+    case ALARM_OVER:
+        broadcast_start(&news->broadcast, w, visit, visited);
+        break;
+    case ALARM_KEPT:
+        worker_engine_due(w, e.result.pttl_ms > 0 ? e.result.pttl_ms : 1);
+        memory_free(news);
+        break;
+    case ALARM_UNKNOWN:
+        list_append(&w->locks->unasked, &news->link);
+        break;
+    }
+    lock_own_done(c, end);
+}
+
+static void ask(struct worker *w, struct alarm_news *news) {
+    static const struct request_owner_ops ops = {0};
+    invariant(news->lease.right == RIGHT_LOOK, "an alarm changes its lease");
+    news->asked_ms = worker_now(w);
+    build_lease(w, SCRIPT_RENEW, &news->lease, false, NULL, 0);
+    struct request *request = lock_own_request(w, &news->owner, &ops, SCRIPT_RENEW, answered);
+    struct upstream_lane lane = {.login = news->lease.login, .db = news->lease.key.db, .protocol = 2};
+    call_submit_lane(&request->call, slot_of_key(news->name, news->lease.key.len), &lane, w->build.data, w->build.len);
+}
+
+static void note_run(struct worker *w, struct worker_job *job) {
+    ask(w, ((struct alarm_note *)(void *)job)->news);
+}
+
+void lock_note_alarm(void *arg, const struct lock_alarm *alarm) {
+    struct alarm_news *news = memory_zalloc(sizeof(*news) + alarm->lease.key.len);
+    struct alarm_note *note = memory_zalloc(sizeof(*note));
+    list_init(&news->link);
+    news->session_id = alarm->session_id;
+    news->fence = alarm->fence;
+    news->thread = LIST_ENTRY(alarm->session, struct session, lock)->worker->index;
+    news->way = alarm->own ? alarm->lease.rule->on_loss : LOCK_LOSS_TELL;
+    lease_keep(&news->lease, &alarm->lease, news->name);
+    note->job.run = note_run;
+    note->news = news;
+    worker_add_job(worker_here(), &note->job);
+}
+
+void alarms_tick(struct worker *w) {
+    struct list_node all;
+    list_init(&all);
+    list_splice(&all, &w->locks->unasked);
+    for (struct list_node *n; (n = list_shift(&all));) {
+        struct alarm_news *news = LIST_ENTRY(n, struct alarm_news, link);
+        if (engine_alarm_waits(w->shared->engine, &news->lease.key, news->session_id, news->lease.token))
+            ask(w, news);
+        else
+            memory_free(news);
+    }
+}
+
 void lock_works_close(struct worker *w) {
     struct list_node *n;
     while ((n = list_shift(&w->locks->works)))
         memory_free(LIST_ENTRY(n, struct lease_work, link));
+    while ((n = list_shift(&w->locks->unasked)))
+        memory_free(LIST_ENTRY(n, struct alarm_news, link));
 }

@@ -17,18 +17,9 @@ void lock_own_done(struct call *c, const struct call_end *end);
 typedef void (*lock_undone_fn)(void *arg);
 void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg);
 
-/* Copies a lease with its key, for which `name` has room. */
-void lock_lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name);
-/* Builds the call of renew.lua, release.lua or list_leave.lua for a lease, by its token. `waits`: sessions may wait for
- * the lock. party NULL: the script takes none. */
-void lock_build_lease(struct worker *w, enum script_id id, const struct lock_lease *lease, bool waits,
-                      const char *party, size_t party_len);
-/* Frees what was asked for and not sent. */
+/* Frees what was asked for and not sent, and alarms about which Redis is to be asked again. */
 void lock_works_close(struct worker *w);
 
-/* ---- alarms.c: sessions hear that their leases are over ------------------------------------------------------- */
-
-void alarms_close(struct worker *w);
 /* Once a second: asks Redis again about alarms of which it did not say whether they are true. */
 void alarms_tick(struct worker *w);
 

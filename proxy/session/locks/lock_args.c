@@ -84,7 +84,7 @@ static size_t told_write(struct worker *w, const struct lock_plan *plan, char ou
 }
 
 /* Returns ARGV 1, which the guard record notes of a release. Under `quorum yes` a release by the claim notes the
- * claim's token and LOCK_RELEASED_MARK: witnesses may then forget that lease (quorum.c). A lease is released once, so
+ * claim's token and LOCK_RELEASED_MARK: witnesses may then forget that lease (confirm.c). A lease is released once, so
  * no other release has the same attempt. `out` has LOCK_TOKEN_MAX bytes. */
 static const char *release_attempt(const struct lock_plan *plan, char *out) {
     bool quorum = plan->rule && plan->rule->quorum == LOCK_QUORUM_YES;

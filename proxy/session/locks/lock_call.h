@@ -11,35 +11,38 @@ enum { LOCK_SHORT_VALUE = 96, LOCK_SHORT_KEY = 96 };
 
 /* A lock call: one script call under way, with what engine_finish needs when the script answers. */
 struct lock_call {
-    struct list_node link;   /* in the ring of a clobbering command's calls, or in the stack of unused calls */
-    struct list_node queued; /* in the lock_queue of the transaction that the call belongs to */
-    struct lock_plan plan;
-    struct lock_rules *rules; /* a reference, which keeps plan.rule alive */
-    uint32_t db;           /* the database in which the command runs; the lock of COPY ... DB may be in another one */
+    /* zero when the call begins, up to `link` */
+    call_done_fn next;     /* gets the reply, as call->done was before; NULL: the reply goes straight to the client */
     enum lock_shape shape; /* of the client's reply */
-    uint64_t session_id;
-    call_done_fn next; /* gets the reply, as call->done was before; NULL: the reply goes straight to the client */
     enum lock_ask ask;
     bool clobbers;
-    bool again;            /* the script may be sent once more (engine_again) */
-    bool sent_twice;       /* a release whose script was sent twice: the first sending may have released */
-    bool witnessed;        /* witnesses have confirmed what the script has done */
-    bool handed;           /* a release, and an attempt of a waiting session was sent right behind it */
-    bool acquires;         /* of MSETNX, MSETEX NX: the clobbering command acquires all of its lock keys, or none */
-    uint8_t advises;       /* as in struct lock_row */
-    uint8_t protocol;      /* the client's */
-    double begun;          /* by the loop's clock, when the call began; 0: the call is not timed */
-    int64_t waited_ms;     /* for how long the call has waited for replicas or witnesses since the script answered */
-    uint64_t raised_fence; /* where waited_ms is set: the fence that the lease has got since; 0: the script's */
+    bool again;      /* the script may be sent once more (engine_again) */
+    bool sent_twice; /* a release whose script was sent twice: the first sending may have released */
+    bool witnessed;  /* witnesses have confirmed what the script has done */
+    bool handed;     /* a release, and an attempt of a waiting session was sent right behind it */
+    bool acquires;   /* of MSETNX, MSETEX NX: the clobbering command acquires all of its lock keys, or none */
+    uint8_t advises; /* as in struct lock_row */
     size_t value_len;
-    char *value, *key; /* in short_value and short_key where they fit, else allocated */
-    char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
+    char *value;                /* in short_value where it fits, else allocated; NULL: none */
     uint64_t fence;             /* of an attempt in the short form, as it was sent first; 0: it has another form */
     int64_t expiry_ms;          /* of an attempt to acquire, as in struct lock_command */
-    struct list_node joined;    /* sending.c: the attempts of other sessions that get the same answer */
+    int64_t waited_ms;          /* for how long replicas or witnesses were waited for since the script answered */
+    uint64_t raised_fence;      /* where waited_ms is set: the fence that the lease has got since; 0: the script's */
     struct call *call;          /* sending.c: set in an attempt that has joined another one */
-    struct lock_ballot *ballot; /* quorum.c: what witnesses say of a queued call; NULL: nothing */
-    const char *command;        /* the command's name in capitals; static, or command_text */
+    struct lock_ballot *ballot; /* confirm.c: what witnesses say of a queued call; NULL: nothing */
+
+    struct list_node link;   /* in the ring of a clobbering command's calls, or in the stack of unused calls */
+    struct list_node queued; /* in the lock_queue of the transaction that the call belongs to */
+    struct list_node joined; /* sending.c: the attempts of other sessions that get the same answer */
+    struct lock_plan plan;
+    struct lock_rules *rules; /* a reference, which keeps plan.rule alive */
+    uint32_t db;              /* where the command runs; the lock of COPY ... DB may be in another database */
+    uint64_t session_id;
+    uint8_t protocol;    /* the client's */
+    double begun;        /* by the loop's clock, when the call began; 0: the call is not timed */
+    char *key;           /* in short_key where it fits, else allocated */
+    const char *command; /* the command's name in capitals; static, or command_text */
+    char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
     char command_text[LOCK_COMMAND_MAX];
     char who[SESSION_ADDRESS_MAX + 72];
 };

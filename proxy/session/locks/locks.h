@@ -70,6 +70,11 @@ struct lock_queue {
     struct list_node calls;
     unsigned sources; /* a bit for each script whose source was sent */
     bool quorum;      /* a rule with `quorum yes` is among the calls' rules */
+    /* while witnesses are asked (lock_queue_vote): of how many votes the result is due, and 1 while they are asked for
+     */
+    size_t due;
+    void (*done)(void *arg);
+    void *arg;
 };
 
 /* Runs a lock command in two steps, for transactions. lock_prepare begins the call, which joins `queue` (NULL: no
@@ -91,7 +96,7 @@ const char *lock_quorum_lacks(const struct request_class *k);
 /* Whether a command would make a lock under quorum last longer than witnesses remember. `error` (of `size`) says so. */
 bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
                          const char *bytes, char *error, size_t size);
-/* Witnesses confirm what a transaction has acquired and extended (quorum.c). lock_queue_answer notes a call's element
+/* Witnesses confirm what a transaction has acquired and extended (confirm.c). lock_queue_answer notes a call's element
  * of EXEC's array, borrowed. lock_queue_asks says whether there is something to ask. lock_queue_vote asks; `done`
  * hears, perhaps at once, that the calls may be ended. */
 void lock_queue_answer(struct lock_call *l, const struct call_end *element);
@@ -124,7 +129,7 @@ void lock_note_left(void *arg, const struct lock_left *left);
 void lock_note_learnt(void *arg, const struct lock_facts *facts);
 void lock_note_alarm(void *arg, const struct lock_alarm *alarm);
 
-/* alarms.c: takes the error that answers the session's next command; the caller frees it. NULL: there is none. */
+/* lease_work.c: takes the error that answers the session's next command; the caller frees it. NULL: there is none. */
 char *lock_take_lost(struct session *s);
 
 /* The room's callbacks for workers and sessions. */

@@ -63,7 +63,6 @@ static void locks_close(struct worker *w) {
         memory_free(LIST_ENTRY(n, struct lock_call, link));
     invariant(list_empty(&w->locks->held_back), "releases are held back in a worker that ends");
     ev_timer_stop(w->loop, &w->locks->look);
-    alarms_close(w);
     lock_works_close(w);
     memory_free(w->locks);
     w->locks = NULL;

@@ -45,7 +45,7 @@ struct worker_locks {
     size_t free_count;
     struct list_node frees;           /* short_form.c: releases that are sent at the end of this turn */
     struct list_node works;           /* lease_work.c: what the engine has asked for in this turn */
-    struct list_node unasked;         /* alarms.c: alarms about which Redis is to be asked again */
+    struct list_node unasked;         /* lease_work.c: alarms about which Redis is to be asked again */
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool successors_asking;           /* own_records.c is reading its list */
     struct learnt_look learnt;        /* used by the first worker alone */

@@ -72,7 +72,7 @@ inline void lock_answered(struct call *c, const struct call_end *end) {
                    (end->reply[0] == '*' || end->reply[4] == 'h' || end->reply[5] == 'h');
     if (refused && refused_again(c, l, end))
         return;
-    if (l->plan.rule && l->plan.rule->confirms && (lock_confirm(c, l, end) || lock_witnessed(c, l, end)))
+    if (l->plan.rule && l->plan.rule->confirms && lock_confirm(c, l, end))
         return;
     lock_end(c, l, end);
 }

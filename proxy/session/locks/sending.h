@@ -37,17 +37,12 @@ bool lock_free(struct call *call, struct lock_call *l);
 /* Sends the session's release now, if lock_free keeps it: another request of the session begins. */
 void lock_free_now(struct session *s);
 
-/* quorum.c: asks the witnesses about what the script has acquired or extended, and ends the call later. False: there is
- * nothing to ask. */
-bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *end);
 enum { LOCK_SCRIPT_LOCKS_MAX = 100 /* a script on more locks goes without a transaction */ };
 /* Ends a call of a transaction that the witnesses have refused, or that has released what a failover has forgotten.
  * False: it is neither. */
 bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                      struct lock_answer *out);
 
-/* The reply, static, of a command that has acquired or extended, once another lease counts after all; NULL: none. */
-const char *lock_lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s);
-/* confirm.c: waits for the replicas that the rule demands, if the script has acquired, and ends the call later. False:
- * there is nothing to wait for. */
+/* Waits for the replicas or witnesses that the rule demands to confirm what the script has acquired or extended, and
+ * ends the call later. False: there is nothing to wait for. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);
