@@ -1,52 +1,45 @@
 /*
- * The application's own scripts on lock keys.
+ * The application's own scripts on lock keys. The script and its reply pass unchanged.
  *
  *      EVAL ... 1 lock:a UUID ──> MULTI  adopt.lua  EVAL ... 1 lock:a UUID  adopt.lua  EXEC
  *      client's reply <──────────────────────────── the script's element        └── what the engine learns
  *
- * The script and its two steps go in one transaction, so that no other client's command comes between. So a lock that
- * is there after the script, and was not there before it, was acquired by the script. The script and its reply pass
- * unchanged.
+ * The script and its two steps go in one transaction: a lock that is there after the script, and was not there before
+ * it, was acquired by the script.
  *
  * Redis may refuse the transaction: for example, its memory is full, and the script would only delete. Nothing was
- * executed then, so the proxy sends the script once more, alone. The step behind it follows as soon as possible:
+ * executed then, so the proxy sends the script alone, and the step behind it as soon as possible:
  *
  *      EVAL ... 1 lock:a UUID 30000 ──> its slot: the reply goes straight to the client
  *      adopt.lua lock:a GUARD ... UUID 30000 ──> a slot behind it, which owes no reply
  *
- * The session's later lock commands on the key wait until all answers have come: the engine judges the commands by what
- * the script did.
+ * The session's later lock commands on the key wait for all answers: the engine judges them by what the script did.
  */
+#include <stdio.h>
+#include <string.h>
+
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/sending.h"
 
-/* Bounds. A lock's value is one of the script's first ARGS_MAX arguments, and has at most ARG_LEN_MAX bytes. A script
- * with more than LOCKS_TOGETHER_MAX locks among its keys goes without a transaction. */
+/* A lock's value is one of the script's first ARGS_MAX arguments, and has at most ARG_LEN_MAX bytes. A script with more
+ * than LOCKS_TOGETHER_MAX locks among its keys goes without a transaction. */
 enum { ARGS_MAX = 64, ARG_LEN_MAX = 4096, LOCKS_TOGETHER_MAX = LOCK_SCRIPT_LOCKS_MAX };
 
-/* For how many seconds after a refused transaction a session's later requests wait for its scripts. A script may be
- * sent again, and no later request may overtake it. */
+/* For how many seconds after a refused transaction a session's requests wait for its scripts, which may be sent again.
+ */
 static const double CAREFUL = 1.0;
-
-struct bundle;
-struct lock_part {
-    struct lock_call *lock; /* NULL: the call has ended */
-    struct bundle *bundle;
-};
 
 /* A script under way, with its steps. */
 struct bundle {
     struct request_owner owner; /* must be the first field */
     struct text command;        /* the client's command, unchanged */
     int slot;
-    bool quorum;              /* a rule with `quorum yes` is among its locks' rules */
-    struct request *request;  /* while witnesses are asked */
-    struct text whole, error; /* meanwhile: EXEC's array; why a witness has not confirmed */
-    size_t due; /* of how many locks the witnesses have not decided yet, and 1 while they are being asked */
     size_t key_count, count;
-    struct lock_part parts[];
+    struct lock_queue locks; /* the `count` calls of its locks, without those that have ended */
+    struct request *request; /* while witnesses are asked */
+    struct text whole;       /* meanwhile: EXEC's array */
 };
 
 #define UNSURE "UPSTREAM the script has run, and its witnesses were not asked in time; the outcome is unknown"
@@ -106,32 +99,29 @@ static void step_submit(struct session *s, const struct command *c, struct lock_
 static void bundle_free(struct bundle *b) {
     text_clear(&b->command);
     text_clear(&b->whole);
-    text_clear(&b->error);
     memory_free(b);
 }
 
-static void part_end(struct worker *w, struct session *s, struct lock_part *part, const struct call_end *end) {
-    invariant(part->lock, "a script's part ends twice");
+/* Ends the calls that have not ended with the script's result. */
+static void calls_end(struct worker *w, struct session *s, struct bundle *b, const struct call_end *end) {
+    struct list_node *n;
     struct lock_answer out;
-    lock_finish(w, s, part->lock, end, &out);
-    part->lock = NULL;
+    while ((n = list_shift(&b->locks.calls)))
+        lock_finish(w, s, LIST_ENTRY(n, struct lock_call, queued), end, &out);
 }
 
-/* Sends the steps of the calls that have not ended. If the session is closed (s NULL), no step can be sent. `end`, the
- * script's result, then ends the calls. */
+/* Sends the steps of the calls that have not ended. If the session is closed (s NULL), the script's result `end` ends
+ * the calls. */
 static void send_steps(struct worker *w, struct session *s, const struct command *c, struct bundle *b,
                        const struct call_end *end) {
     struct resp_request r;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
+    struct list_node *n;
     resp_request_init(&r);
-    bool known = resp_request_scan(&r, b->command.data, b->command.len, &limits) == RESP_OK;
-    for (size_t i = 0; i < b->count; i++) {
-        struct lock_part *part = &b->parts[i];
-        if (part->lock && s && known)
-            step_submit(s, c, part->lock, &r, b->command.data, b->key_count);
-        else if (part->lock)
-            part_end(w, s, part, end);
-    }
+    if (!s || resp_request_scan(&r, b->command.data, b->command.len, &limits) != RESP_OK)
+        calls_end(w, s, b, end);
+    while ((n = list_shift(&b->locks.calls)))
+        step_submit(s, c, LIST_ENTRY(n, struct lock_call, queued), &r, b->command.data, b->key_count);
     resp_request_clear(&r);
 }
 
@@ -150,8 +140,8 @@ static void go_apart(struct request *request, struct bundle *b) {
     send_steps(w, s, c, b, &lock_not_sent_end);
 }
 
-/* Finds the elements of EXEC's array: each part's step before the script, the script's reply, each part's step behind
- * it. Returns false if the array has other elements. */
+/* Finds the elements of EXEC's array: the steps before the script, the script's reply, the steps behind it. False: the
+ * array has other elements. */
 static bool elements_find(const struct bundle *b, const struct call_end *end, const char **at) {
     const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item array;
@@ -170,25 +160,43 @@ static bool elements_find(const struct bundle *b, const struct call_end *end, co
 /* Ends a script on locks under quorum of which nothing was executed: alone, it could not be confirmed before its reply.
  */
 static void stay_together(struct request *request, struct bundle *b, const char *reply, size_t len) {
-    for (size_t i = 0; i < b->count; i++)
-        part_end(request->worker, request->session, &b->parts[i], &lock_not_sent_end);
+    calls_end(request->worker, request->session, b, &lock_not_sent_end);
     request_reply(request, reply, len, true);
 }
 
-static void bundle_finish(struct request *request, struct bundle *b, const char **at);
-
-static void part_witnessed(void *arg, const struct lock_refusal *why) {
-    struct lock_part *part = arg;
-    struct bundle *b = part->bundle;
-    if (why) {
-        lock_learnt(b->request->worker, NULL, part->lock, &why->result);
-        part->lock = NULL;
-        if (b->error.len == 0)
-            text_printf(&b->error, "%s", why->error);
+/* Ends the calls with the steps' answers, and the request with the script's reply. */
+static void bundle_finish(struct request *request, struct bundle *b, const char **at) {
+    static const char NOSCRIPT[] = "-NOSCRIPT ";
+    const char *reply = at[b->count], **step = at + b->count + 1;
+    size_t len = (size_t)(*step - reply);
+    bool unsure = false;
+    char error[LOCK_ANSWER_MAX] = "";
+    LIST_FOREACH_SAFE(it, &b->locks.calls) {
+        struct lock_call *l = LIST_ENTRY(it, struct lock_call, queued);
+        const struct call_end part = {.reply = step[0], .len = (size_t)(step[1] - step[0])};
+        const char *refusal = lock_queue_refusal(l);
+        struct lock_answer out;
+        if (refusal && !error[0])
+            snprintf(error, sizeof(error), "%s", refusal);
+        if (part.len >= sizeof(NOSCRIPT) && memcmp(part.reply, NOSCRIPT, sizeof(NOSCRIPT) - 1) == 0) {
+            upstream_script_unknown(request->worker->upstream);
+            unsure = b->locks.quorum; /* the step comes behind the reply */
+        } else if (!refusal || !lock_queue_ends(request->worker, NULL, l, &part, &out)) {
+            lock_finish(request->worker, request->session, l, &part, &out);
+        }
+        step++;
     }
-    invariant(b->due > 0, "witnesses decide twice about a script's lock");
-    if (--b->due > 0)
-        return;
+    send_steps(request->worker, request->session, request->command, b, &lock_unknown_end);
+    if (error[0])
+        request_error(request, error);
+    else if (unsure)
+        request_error(request, UNSURE);
+    else
+        request_reply(request, reply, len, true);
+}
+
+static void witnessed(void *arg) {
+    struct bundle *b = arg;
     const char *at[2 * LOCKS_TOGETHER_MAX + 2];
     struct call_end end = {.reply = b->whole.data, .len = b->whole.len};
     if (elements_find(b, &end, at)) /* as it was before */
@@ -196,32 +204,7 @@ static void part_witnessed(void *arg, const struct lock_refusal *why) {
     bundle_free(b);
 }
 
-/* Asks the witnesses about the locks under quorum that the script has acquired or may have extended. False: none. */
-static bool ask_witnesses(struct request *request, struct bundle *b, const struct call_end *end, const char **at) {
-    struct lock_part asking = {.bundle = b};
-    b->request = request;
-    b->due = 1;
-    text_append(&b->whole, end->reply, end->len);
-    for (size_t i = 0; i < b->count; i++) {
-        struct lock_part *part = &b->parts[i];
-        const char *element = at[b->count + 1 + i];
-        struct call_end of = {.reply = element, .len = (size_t)(at[b->count + 2 + i] - element)};
-        const struct lock_rule *rule = part->lock->plan.rule;
-        part->bundle = b;
-        b->due++;
-        if (rule->quorum != LOCK_QUORUM_YES ||
-            !lock_witness_script(request->worker, part->lock, &of, part_witnessed, part))
-            b->due--;
-    }
-    bool asked = b->due > 1 || b->error.len > 0;
-    if (!asked)
-        return false;
-    part_witnessed(&asking, NULL);
-    return true;
-}
-
-/* Takes the answers of a transaction that was executed. Returns false if the bundle is still needed: witnesses are
- * asked. */
+/* Takes the answers of a transaction that was executed. False: the bundle is still needed, as witnesses are asked. */
 static bool bundle_executed(struct request *request, struct bundle *b, const struct call_end *end) {
     const char *at[2 * LOCKS_TOGETHER_MAX + 2];
     if (!elements_find(b, end, at)) {
@@ -234,42 +217,26 @@ static bool bundle_executed(struct request *request, struct bundle *b, const str
     /* A node's refusal of writes that passes soon: nothing was executed, and this node or another one takes the script
      * soon. */
     if (reply[0] == '-' && len > 3 && upstream_error_passes(request->worker->upstream, reply + 1, len - 3, true)) {
-        if (b->quorum)
+        if (b->locks.quorum)
             stay_together(request, b, reply, len);
         else
             go_apart(request, b);
         return true;
     }
-    if (b->quorum && ask_witnesses(request, b, end, at))
-        return false;
-    bundle_finish(request, b, at);
-    return true;
-}
-
-/* Ends the calls with the steps' answers, and the request with the script's reply. */
-static void bundle_finish(struct request *request, struct bundle *b, const char **at) {
-    static const char NOSCRIPT[] = "-NOSCRIPT ";
-    const char *reply = at[b->count];
-    size_t len = (size_t)(at[b->count + 1] - reply);
-    bool unsure = false;
-    for (size_t i = 0; i < b->count; i++) {
-        const char *element = at[b->count + 1 + i];
-        struct call_end part = {.reply = element, .len = (size_t)(at[b->count + 2 + i] - element)};
-        if (!b->parts[i].lock)
-            continue;
-        if (part.len >= sizeof(NOSCRIPT) && memcmp(element, NOSCRIPT, sizeof(NOSCRIPT) - 1) == 0) {
-            upstream_script_unknown(request->worker->upstream);
-            unsure = b->quorum; /* the step comes behind the reply */
-        } else
-            part_end(request->worker, request->session, &b->parts[i], &part);
+    const char **step = at + b->count + 1;
+    LIST_FOREACH(it, &b->locks.calls) {
+        const struct call_end part = {.reply = step[0], .len = (size_t)(step[1] - step[0])};
+        lock_queue_answer(LIST_ENTRY(it, struct lock_call, queued), &part);
+        step++;
     }
-    send_steps(request->worker, request->session, request->command, b, &lock_unknown_end);
-    if (b->error.len > 0)
-        request_error(request, b->error.data);
-    else if (unsure)
-        request_error(request, UNSURE);
-    else
-        request_reply(request, reply, len, true);
+    if (!lock_queue_asks(&b->locks)) {
+        bundle_finish(request, b, at);
+        return true;
+    }
+    b->request = request;
+    text_append(&b->whole, end->reply, end->len);
+    lock_queue_vote(request->worker, &b->locks, witnessed, b);
+    return false;
 }
 
 static void bundle_done(struct call *c, const struct call_end *end) {
@@ -280,16 +247,15 @@ static void bundle_done(struct call *c, const struct call_end *end) {
         send_steps(request->worker, request->session, request->command, b, end);
         request_fail(request, end->error);
     } else if (end->error) {
-        for (size_t i = 0; i < b->count; i++)
-            part_end(request->worker, request->session, &b->parts[i], end);
+        calls_end(request->worker, request->session, b, end);
         request_fail(request, end->error);
     } else if (c->up.multi_refused) { /* the user may not send MULTI: the script and its steps have run all the same */
         send_steps(request->worker, request->session, request->command, b, end);
-        if (b->quorum)
+        if (b->locks.quorum)
             request_error(request, UNSURE);
         else
             request_reply(request, end->reply, end->len, true);
-    } else if (end->reply[0] == '-' && b->quorum) {
+    } else if (end->reply[0] == '-' && b->locks.quorum) {
         stay_together(request, b, end->reply, end->len);
     } else if (end->reply[0] == '-') {
         go_apart(request, b);
@@ -301,38 +267,42 @@ static void bundle_done(struct call *c, const struct call_end *end) {
 
 /* ---- the beginning ----------------------------------------------------------------------------- */
 
-static void dispatch_together(struct session *s, const struct request_class *k, size_t locks) {
+/* Sends a script with its steps in one transaction. */
+static void dispatch_together(struct session *s, const struct request_class *k) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";
     const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
     const struct text *build = &s->worker->build;
     struct text all = {0};
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, k->command);
-    struct bundle *b = memory_zalloc(sizeof(*b) + locks * sizeof(b->parts[0]));
+    struct bundle *b = memory_zalloc(sizeof(*b));
+    struct lock_call *l = NULL;
     b->slot = k->slot;
     b->key_count = k->key_count;
+    list_init(&b->locks.calls);
     for (size_t i = 0; i < k->key_count; i++)
         if (class_enforced(k, i)) {
-            b->quorum |= class_rule(k, i)->quorum == LOCK_QUORUM_YES;
-            b->parts[b->count++].lock = script_begin(s, NULL, k, i);
+            b->locks.quorum |= class_rule(k, i)->quorum == LOCK_QUORUM_YES;
+            l = script_begin(s, NULL, k, i);
+            list_append(&b->locks.calls, &l->queued);
+            b->count++;
         }
     invariant(b->count > 0 && b->count <= LOCKS_TOGETHER_MAX, "%zu locks in one transaction", b->count);
-    const struct lock_plan *first = &b->parts[0].lock->plan;
     if (b->count == 1)
-        lock_busy_key(request, first->key.name, first->key.len);
+        lock_busy_key(request, l->plan.key.name, l->plan.key.len);
     else
         lock_busy_all(request);
     if (ev_now(s->worker->loop) < locks_of(s)->careful_until)
         request_barrier(request);
     text_append(&b->command, k->bytes, k->request->len);
     text_append(&all, multi, sizeof(multi) - 1);
-    for (size_t i = 0; i < b->count; i++) {
-        script_build_before(s, NULL, b->parts[i].lock);
+    LIST_FOREACH(it, &b->locks.calls) {
+        script_build_before(s, NULL, LIST_ENTRY(it, struct lock_call, queued));
         text_append(&all, build->data, build->len);
     }
     text_append(&all, k->bytes, k->request->len);
-    for (size_t i = 0; i < b->count; i++) {
-        script_build_behind(s, NULL, b->parts[i].lock, &words, b->key_count, true);
+    LIST_FOREACH(it, &b->locks.calls) {
+        script_build_behind(s, NULL, LIST_ENTRY(it, struct lock_call, queued), &words, b->key_count, true);
         text_append(&all, build->data, build->len);
     }
     text_append(&all, exec, sizeof(exec) - 1);
@@ -347,7 +317,7 @@ static void dispatch_together(struct session *s, const struct request_class *k, 
 void script_dispatch(struct session *s, const struct request_class *k) {
     size_t locks = class_locks(k);
     if (locks > 0 && locks <= LOCKS_TOGETHER_MAX) {
-        dispatch_together(s, k, locks);
+        dispatch_together(s, k);
         return;
     }
     session_forward(s, k->command, k->request, k->bytes, k->slot);

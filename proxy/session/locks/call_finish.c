@@ -1,6 +1,6 @@
 /*
- * The end of a lock call: the client's reply is made of what the script has answered, and the engine learns the
- * outcome. Under `quorum`, the witnesses are told of it. This file decides nothing: the engine and the scripts do.
+ * The end of a lock call: the client gets its reply, the engine learns the outcome, and under `quorum` the witnesses
+ * are told of it. This file decides nothing.
  */
 #include <linux/tcp.h> /* its tcp_info has the smallest round trip, which netinet/tcp.h's lacks */
 #include <netinet/in.h>
@@ -14,7 +14,7 @@
 #include "proxy/session/locks/private.h"
 #include "proxy/witness/witness.h"
 
-/* Sets the values in the result that the command left at the key, or that its reply shows to the session. */
+/* Sets the value that the command left at the key, or that its reply shows to the session. */
 static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
     enum lock_verb verb = l->plan.verb;
     struct resp_item item;
@@ -43,8 +43,8 @@ static void add_number(struct text *t, const char *name, uint64_t number) {
     text_commit(t, resp_header_write(at, ':', (int64_t)number));
 }
 
-/* Answers PROXY LOCK. Adds to the script's pairs the connection that holds the lock, and the sessions that wait for it
- * at this proxy. The reply is a map in RESP3. */
+/* Answers PROXY LOCK, a map in RESP3: adds to the script's pairs the connection that holds the lock, and the sessions
+ * that wait for it at this proxy. */
 static void answer_map(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
     enum { WAITERS_SHOWN = 32, ADDED = 3 };
     const struct proxy_shared *shared = w->shared;
@@ -72,8 +72,7 @@ static void answer_map(struct worker *w, const struct lock_call *l, struct lock_
     e->reply_len = t->len;
 }
 
-/* Turns a number that came as text into an integer reply. A script answers text where the number needs more than 53
- * bits. */
+/* Turns text into an integer reply: a script answers text for a number of more than 53 bits. */
 static void answer_number(const struct lock_call *l, struct lock_envelope *e, char *out) {
     struct resp_item item;
     const char *p = e->reply;
@@ -87,8 +86,7 @@ static void answer_number(const struct lock_call *l, struct lock_envelope *e, ch
     e->reply_len = item.len + 3;
 }
 
-/* Has the engine called in time to renew a new lease. Without this, the renewal might be due before the engine's next
- * turn. */
+/* Has the engine called in time to renew a new lease, which might be due before its next turn. */
 static void worker_lease_changed(struct worker *w, const struct lock_rule *rule, const struct lock_result *result) {
     if (result->pttl_ms > 0 && (result->leased || rule->renew == LOCK_RENEW_ALWAYS))
         worker_engine_due(w, result->pttl_ms / 3);
@@ -103,8 +101,7 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
         request_reply(c->request, end->reply, end->len, true);
 }
 
-/* Tells the rooms that the command has changed the key, if it has. An outcome of some commands leaves that open: then
- * the rooms are not told. */
+/* Tells the rooms that the command has changed the key, if that is sure. */
 static __attribute__((noinline)) void tell_written(struct session *s, const struct lock_call *l,
                                                    const struct lock_result *result) {
     enum lock_verb verb = l->plan.verb;
@@ -173,8 +170,8 @@ void quorum_released(struct worker *w, const struct lock_key *key, const char *t
         witness_free(w->witnesses, &lease);
 }
 
-/* Tells the witnesses what has become of a lock. If Redis has forgotten the lock of a claim, the release of the claim
- * may have removed a later attempt of its client's: then both are over. */
+/* Tells the witnesses of a release. If Redis has forgotten the lock of a claim, the release of the claim may have
+ * removed a later attempt of its client's: then both are over. */
 static __attribute__((noinline)) void tell_witnesses(struct worker *w, const struct lock_call *l,
                                                      const struct lock_result *result) {
     bool releases = l->plan.verb == LOCK_RELEASE || l->plan.verb == LOCK_OPERATOR;
@@ -254,16 +251,16 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
     if (lock_answer_read(l, end, &e)) {
         if (!l->clobbers)
             envelope_value(l, &e);
-        if (l->asks && l->ask == LOCK_ASK_TOKEN) { /* the fence alone */
+        if (l->ask == LOCK_ASK_TOKEN) { /* the fence alone */
             bool own = e.result.outcome == LOCK_DONE || e.result.outcome == LOCK_ADOPTED;
             e.reply = own ? out->text : s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
             e.reply_len = own ? resp_header_write(out->text, ':', (int64_t)e.result.fence) : strlen(e.reply);
         }
-        if (l->asks && l->ask == LOCK_ASK_ALL)
+        if (l->ask == LOCK_ASK_ALL)
             answer_map(w, l, &e);
-        /* The reply of a refused swap (GETSET) shows the key's present value. A session that reads the value which it
-         * expected takes that for a success. The script knows only what one session had read. So if any session of the
-         * client that may be meant had read the present value, the reply is the error LOCKED. */
+        /* A refused GETSET answers the present value. A session that reads the value which it expected takes that for
+         * a success. The script knows only what one session had read. So if any session of the client that may be meant
+         * had read the present value, the reply is an error. */
         bool refused = e.result.outcome == LOCK_HELD || e.result.outcome == LOCK_FOREIGN;
         if (l->plan.verb == LOCK_SWAP && refused && e.reply[0] != '-' && e.result.shown &&
             engine_swap_misleads(w->shared->engine, l->session_id, &l->plan, e.result.shown, e.result.shown_len)) {
@@ -294,7 +291,8 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
 inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                         struct lock_answer *out) {
     struct lock_result r = {.value = l->value, .value_len = l->value_len};
-    if (end->error || end->reply[0] != '$' || l->asks || l->clobbers || !lock_read_short(l, end->reply, end->len, &r)) {
+    if (end->error || end->reply[0] != '$' || l->ask != LOCK_ASK_NONE || l->clobbers ||
+        !lock_read_short(l, end->reply, end->len, &r)) {
         finish_long(w, s, l, end, out);
         return;
     }

@@ -1,14 +1,11 @@
 /*
- * Lock commands on one key, and commands that remove or replace whole keys: from the command to the engine's plan and
- * the script. A session's commands on one key run one after another. Also PROXY LOCK, TOKEN and RELEASE. sending.c
- * sends the script's call.
+ * Lock commands on one key, commands that remove or replace whole keys, and PROXY LOCK, TOKEN and RELEASE: from the
+ * command to the engine's plan and the script's call. A session's commands on one key run one after another.
  *
  * A release may be held back (C4): the engine needs more evidence before it decides whose lease the release ends
  * (proxy/lock/aftermath.c).
  *
  *      release ──> engine_begin: held back ──> the session's input waits ──> 5 ms later the same bytes are read again
- *
- * The proxy keeps nothing of the request but its bytes, which stay in the session's input.
  */
 #include <stdio.h>
 #include <string.h>
@@ -23,8 +20,8 @@
 
 /* ---- one command after another on a key ------------------------------------------------------- */
 
-/* Returns the place of a key in the table of busy keys, computed from a few of its bytes. If two keys share a place,
- * their commands only wait for each other. */
+/* A key's place in the table of busy keys, from a few of its bytes. Commands on keys that share a place wait for each
+ * other. */
 static inline unsigned busy_place(const char *key, size_t len) {
     struct bytes_ends e = bytes_ends(key, len);
     return (unsigned)((((e.head << 1) ^ e.tail) * 0x9e3779b97f4a7c15u + len) >> 60) % BUSY_PLACES;
@@ -83,29 +80,25 @@ static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t
     return -1;
 }
 
-/* The expiry that a command sets, in ms from now; -1: none, or the command is malformed. */
-static int64_t expiry_asked(const struct command *c, const struct resp_request *r, const char *bytes) {
-    enum lock_row_expiry how = lock_row_of(c)->expiry;
-    int64_t n = -1;
-    size_t len;
-    if (how == EXPIRY_SET)
-        return option_ms(r, bytes, 3);
-    if (how == EXPIRY_GETEX || c->id == COMMAND_HGETEX || c->id == COMMAND_HSETEX)
-        return option_ms(r, bytes, 2);
-    if (how < EXPIRY_SECONDS)
-        return -1;
-    const char *word = request_arg(r, bytes, 2, &len);
-    if (!resp_integer(word, len, &n) || n < 0 || n >= FAR_AWAY)
-        return n >= FAR_AWAY ? INT64_MAX : -1;
-    bool seconds = how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS;
-    bool absolute = how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS;
-    return n * (seconds ? 1000 : 1) - (absolute ? clock_wall_ms() : 0);
-}
-
 bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
                          const char *bytes, char *error, size_t size) {
-    int64_t longest_ms = quorum_longest_ms(s->worker);
-    if (r->argc < 3 || expiry_asked(c, r, bytes) <= longest_ms)
+    enum lock_row_expiry how = lock_row_of(c)->expiry;
+    int64_t longest_ms = quorum_longest_ms(s->worker), ms = -1, n = -1;
+    size_t len;
+    if (r->argc < 3)
+        return false;
+    if (how == EXPIRY_SET || how == EXPIRY_GETEX || c->id == COMMAND_HGETEX || c->id == COMMAND_HSETEX) {
+        ms = option_ms(r, bytes, how == EXPIRY_SET ? 3 : 2);
+    } else if (how >= EXPIRY_SECONDS) {
+        const char *word = request_arg(r, bytes, 2, &len);
+        bool seconds = how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS;
+        bool absolute = how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS;
+        if (resp_integer(word, len, &n) && n >= 0 && n < FAR_AWAY)
+            ms = n * (seconds ? 1000 : 1) - (absolute ? clock_wall_ms() : 0);
+        else
+            ms = n >= FAR_AWAY ? INT64_MAX : -1;
+    }
+    if (ms <= longest_ms)
         return false;
     snprintf(error, size,
              "ERR a lock under quorum lasts %lld ms at most (witness-quarantine says so); nothing was changed",
@@ -145,8 +138,7 @@ const char *lock_quorum_lacks(const struct request_class *k) {
  * on acquire and release. */
 #define HOT inline __attribute__((always_inline))
 
-/* Tells the engine which value the command compares with (lock_session.named). Exception: a SET that writes the same
- * value anew is judged by K2 alone. */
+/* Notes the value that the command compares with. Exception: K2 alone judges a SET that writes the same value anew. */
 static __attribute__((noinline)) void name_value(struct session *s, const struct lock_command *lc,
                                                  const struct lock_words *words) {
     size_t len;
@@ -221,8 +213,8 @@ bool lock_words_of(struct lock_words *words, const struct resp_request *r, const
     return r->argc <= WORDS_MAX || script == SCRIPT_PASS;
 }
 
-/* Whether an attempt, under a rule with `wait`, is queued behind sessions that wait already. If not, the attempt is
- * sent; its arguments are kept in case that it has to be sent again. `alike`: they are the value and the expiry. */
+/* Whether an attempt under a rule with `wait` is queued behind waiting sessions. If not, its arguments are kept in case
+ * that it has to be sent again. `alike`: they are the value and the expiry. */
 static __attribute__((noinline)) bool waits_behind(struct request *request, struct lock_call *l, bool alike,
                                                    const struct lock_command *lc, const struct lock_words *words) {
     struct worker *w = request->worker;
@@ -234,7 +226,7 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
     return w->waits->behind(&request->call, l);
 }
 
-/* Gives up a release that is held back. The session's input stops there, and is read again in a few milliseconds. */
+/* Gives up a release that is held back. The session's input is read again from there in a few milliseconds. */
 static __attribute__((noinline)) void hold_back(struct session *s, struct lock_call *l) {
     struct worker *w = s->worker;
     engine_put_off(w->shared->engine, &l->plan);
@@ -246,19 +238,6 @@ static __attribute__((noinline)) void hold_back(struct session *s, struct lock_c
     list_append(&w->locks->held_back, &s->runnable_link);
     if (!ev_is_active(&w->locks->look))
         ev_timer_start(w->loop, &w->locks->look);
-}
-
-/* Begins a release, which the engine may hold back until it knows more. Returns NULL if it is held back. */
-static HOT struct lock_call *begin_release(struct session *s, const struct lock_rule *rule,
-                                           const struct lock_command *lc, const char *key, size_t key_len,
-                                           const struct lock_words *words) {
-    s->lock.patient = true;
-    struct lock_call *l = begin(s, NULL, rule, lc, key, key_len, words);
-    s->lock.patient = false;
-    if (__builtin_expect(!l->plan.held_back, true))
-        return l;
-    hold_back(s, l);
-    return NULL;
 }
 
 static __attribute__((noinline)) void send_waits(struct session *s, struct request *request, struct lock_call *l,
@@ -292,10 +271,16 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
         return DISPATCHED;
     size_t len;
     const char *key = lock_word(&words, key_index, &len);
-    bool spends = lock_verb_is(lc->verb, VERB_SPENDS);
-    struct lock_call *l = spends ? begin_release(s, rule, lc, key, len, &words) : NULL;
-    if (spends && !l)
-        return DISPATCH_WAIT;
+    struct lock_call *l = NULL;
+    if (lock_verb_is(lc->verb, VERB_SPENDS)) {
+        s->lock.patient = true;
+        l = begin(s, NULL, rule, lc, key, len, &words);
+        s->lock.patient = false;
+        if (__builtin_expect(l->plan.held_back, false)) { /* until the engine knows more */
+            hold_back(s, l);
+            return DISPATCH_WAIT;
+        }
+    }
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, len);
     if (!l)
@@ -314,8 +299,8 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
 
 /* ---- commands that remove or replace whole keys --------------------------------------------------- */
 
-/* Lock keys are among them. One script checks the leases of all these locks. If no lease forbids it, the script runs
- * the command unchanged (line 15 of docs/locks.md). */
+/* One script checks the leases of all locks among the keys. If no lease forbids it, the script runs the command
+ * unchanged (line 15 of docs/locks.md). */
 
 /* Whether an earlier one of the arguments in `found` is the same key. */
 static bool named_before(const struct lock_words *words, const uint32_t *found, size_t i) {
@@ -329,8 +314,7 @@ static bool named_before(const struct lock_words *words, const uint32_t *found, 
     return false;
 }
 
-/* Begins the lock call for one of a command's lock keys, the argument `at`. Keeps the command's name, and the value
- * that it would leave. */
+/* Begins the call for the lock key at argument `at`. */
 static struct lock_call *begin_one(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                    const struct lock_words *words, size_t at) {
     size_t len, name_len;
@@ -347,15 +331,14 @@ static struct lock_call *begin_one(struct session *s, enum lock_verb verb, const
     return l;
 }
 
-/* Puts a call at the end of the ring that begins with `first` (NULL: the ring is empty). Returns the ring's first. */
+/* Puts a call at the end of the ring that begins with `first` (NULL: it is empty). Returns the ring's first. */
 static struct lock_call *behind(struct lock_call *first, struct lock_call *l) {
     if (first)
         list_append(&first->link, &l->link);
     return first ? first : l;
 }
 
-/* Builds the call of clobber.lua for the ring of calls that begins with `first`. `keys` has the arguments of the
- * command's keys. */
+/* Builds the call of clobber.lua for the ring that begins with `first`. `keys`: the arguments that are keys. */
 static void build_clobber(struct session *s, struct lock_queue *queue, struct lock_call *first,
                           const struct lock_words *words, const uint32_t *keys, size_t key_count) {
     struct worker *w = s->worker;
@@ -443,8 +426,7 @@ void lock_call_clobber(struct call *call, struct session *s, const struct reques
     lock_submit(call, l, SCRIPT_CLOBBER);
 }
 
-/* Not inlined. Otherwise the compiler would not inline lock_submit where acquire and release call it, which costs 1 %
- * of their bound. */
+/* Inlined, it would keep lock_submit from being inlined for acquire and release, which costs 1 % of their bound. */
 __attribute__((noinline)) void lock_dispatch_clobber(struct session *s, const struct request_class *k) {
     counter_add(&s->worker->counters.requests_locks, 1);
     struct request *request = request_new(s, k->command);
@@ -471,22 +453,19 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
         return DISPATCH_WAIT;
     struct worker *w = s->worker;
     bool release = what == LOCK_ASK_RELEASE;
-    enum script_id id = release ? SCRIPT_RELEASE : SCRIPT_INSPECT;
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, key_len);
     struct lock_call *l =
         lock_begin(s, release ? LOCK_OPERATOR : LOCK_INSPECT, lock_rule_for(s, key, key_len), key, key_len);
-    if (release)
-        l->command = "PROXY RELEASE";
-    l->asks = true;
     l->ask = what;
     l->shape = SHAPE_INT;
     if (release) {
+        l->command = "PROXY RELEASE";
         lock_build_release(w, NULL, s->lock.client, &l->plan, l->shape, "DEL");
     } else {
-        lock_build_call(w, id, NULL, &l->plan.key, LOCK_HEADER_ARGS);
+        lock_build_call(w, SCRIPT_INSPECT, NULL, &l->plan.key, LOCK_HEADER_ARGS);
         lock_build_header(w, s->lock.client, &l->plan, NULL, 0, SHAPE_INT);
     }
-    lock_submit(&request->call, l, id);
+    lock_submit(&request->call, l, release ? SCRIPT_RELEASE : SCRIPT_INSPECT);
     return DISPATCHED;
 }

@@ -1,9 +1,7 @@
 /*
  * Builds the call of a lock script: EVALSHA sha KEYS... ARGV..., in the order of arguments.lua. This file knows no
- * commands and no outcomes.
- *
- * Most calls are of the scripts for the usual states (acquire_usual.lua, release_usual.lua, free.lua), which take fewer
- * arguments. These calls are written in one go, into room that was reserved before.
+ * commands and no outcomes. Most calls are of the scripts for the usual states, which take fewer arguments, and are
+ * written in one go into room that was reserved before.
  */
 #include <stdio.h>
 #include <string.h>
@@ -70,8 +68,8 @@ void lock_build_seen(struct worker *w, const struct lock_plan *plan) {
 
 enum { TOLD_MAX = 72 }; /* two numbers of 20 digits; compilers see that bytes_copy may copy more than 64 bytes */
 
-/* Writes what a release tells sessions that wait at other proxies (tell.lua): the database, and for how long the
- * session has waited that leaves the lock to them. Returns the length. */
+/* Writes what a release tells sessions that wait at other proxies (tell.lua): the database, and for how long a session
+ * here has waited. Returns the length. */
 static size_t told_write(struct worker *w, const struct lock_plan *plan, char out[TOLD_MAX]) {
     int64_t left_ms = w->waits->waited.here_ms;
     char *end = out + TOLD_MAX, *p = end;
@@ -85,10 +83,9 @@ static size_t told_write(struct worker *w, const struct lock_plan *plan, char ou
     return (size_t)(end - p);
 }
 
-/* Returns ARGV 1, which the guard record notes of a release. Under a rule with `quorum yes` the attempt of a release
- * by the claim is the claim's token and LOCK_RELEASED_MARK, so the guard record says whose lease was released:
- * witnesses may then forget it (quorum.c). A lease is released once, so no other release has the same attempt. `out`
- * has LOCK_TOKEN_MAX bytes. */
+/* Returns ARGV 1, which the guard record notes of a release. Under `quorum yes` a release by the claim notes the
+ * claim's token and LOCK_RELEASED_MARK: witnesses may then forget that lease (confirm.c). A lease is released once, so
+ * no other release has the same attempt. `out` has LOCK_TOKEN_MAX bytes. */
 static const char *release_attempt(const struct lock_plan *plan, char *out) {
     bool quorum = plan->rule && plan->rule->quorum == LOCK_QUORUM_YES;
     if (plan->verb != LOCK_RELEASE || !quorum || plan->right != RIGHT_CLAIM || plan->claim_len == 0)
@@ -196,8 +193,8 @@ static __attribute__((noinline)) void expiry_write(struct lock_expiry *e, int64_
     e->len = (size_t)(p - e->words);
 }
 
-/* Puts the expiry of a lock (0: none) and of its guard record. Both are usually the same as the last time, and are kept
- * in encoded form. This saves 3 % of the bound on acquire and release. */
+/* Puts the expiry of a lock (0: none) and of its guard record. Both are usually the last ones, kept in encoded form:
+ * this saves 3 % of the bound on acquire and release. */
 static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
     struct lock_expiry *e = &w->locks->expiry;
     if (ms == 0)
@@ -212,7 +209,7 @@ enum script_id lock_build_attempt(struct worker *w, const struct lock_client *cl
     const struct lock_plan *plan = &l->plan;
     const struct lock_waited *waited = &w->waits->waited;
     if (plan->rule->lock_delay_ms > 0 || plan->right == RIGHT_RELEASE_THEN_ACQUIRE) {
-        lock_build_again(w, client, l, plan->claim_token);
+        lock_build_again(w, client, l, NULL);
         return SCRIPT_ACQUIRE;
     }
     bool waits = plan->rule->wait_ms > 0, given = l->expiry_ms == 0;
@@ -288,25 +285,14 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
 
 #define PUT(p, text) put(p, text, sizeof(text) - 1)
 
-/* Puts the guard record in the short form (text.lua). */
-static char *put_record(char *p, const struct lock_call *l, const char *identity, size_t identity_len) {
-    const struct lock_plan *plan = &l->plan;
-    char digits[RESP_HEADER_MAX], *digits_end = digits + sizeof(digits);
-    const char *fence = resp_digits_write(digits_end, l->fence), *leased = l->expiry_ms ? "\n\n" : "\ng\n";
-    size_t fence_len = (size_t)(digits_end - fence), leased_len = strlen(leased);
-    p = put_length(p, sizeof("1\n\n\n") - 1 + plan->attempt_len + l->value_len + fence_len + leased_len + identity_len);
-    p = PUT(p, "1\n");
-    p = PUT(bytes_copy(p, plan->attempt_token, plan->attempt_len), "\n");
-    p = PUT(bytes_copy(p, l->value, l->value_len), "\n");
-    p = put(put(p, fence, fence_len), leased, leased_len);
-    return PUT(bytes_copy(p, identity, identity_len), "\r\n");
-}
-
 void lock_build_short(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
     const struct lock_plan *plan = &l->plan;
     size_t identity_len, tag_len = slot_tag_len(plan->slot);
     const char *identity = lock_client_name(client, &identity_len);
     int64_t ms = lock_expiry_asked(l);
+    char digits[RESP_HEADER_MAX], *digits_end = digits + sizeof(digits);
+    const char *fence = resp_digits_write(digits_end, l->fence), *leased = l->expiry_ms ? "\n\n" : "\ng\n";
+    size_t fence_len = (size_t)(digits_end - fence), leased_len = strlen(leased);
     w->build.len = 0;
     char *p = text_reserve(&w->build, ROOM + 2 * (LOCK_GUARD_EXTRA + plan->key.len + l->value_len) + LOCK_TOKEN_MAX +
                                           identity_len);
@@ -316,7 +302,13 @@ void lock_build_short(struct worker *w, const struct lock_client *client, const 
     p = PUT(bytes_copy(p, slot_tag(plan->slot), tag_len), "}\r\n");
     p = PUT(put_number(p, (int64_t)l->fence), "$2\r\nGT\r\n*7\r\n$3\r\nSET\r\n");
     p = put_guard(p, plan->slot, plan->key.name, plan->key.len);
-    p = PUT(put_record(p, l, identity, identity_len), "$2\r\nNX\r\n$3\r\nGET\r\n$2\r\nPX\r\n");
+    /* the guard record in the short form (text.lua) */
+    p = put_length(p, sizeof("1\n\n\n") - 1 + plan->attempt_len + l->value_len + fence_len + leased_len + identity_len);
+    p = PUT(p, "1\n");
+    p = PUT(bytes_copy(p, plan->attempt_token, plan->attempt_len), "\n");
+    p = PUT(bytes_copy(p, l->value, l->value_len), "\n");
+    p = put(put(p, fence, fence_len), leased, leased_len);
+    p = PUT(bytes_copy(p, identity, identity_len), "\r\n$2\r\nNX\r\n$3\r\nGET\r\n$2\r\nPX\r\n");
     p = PUT(put_number(p, ms), "*6\r\n$3\r\nSET\r\n");
     p = put_word(put_word(p, plan->key.name, plan->key.len), l->value, l->value_len);
     p = put_number(PUT(p, "$2\r\nNX\r\n$2\r\nPX\r\n"), ms);

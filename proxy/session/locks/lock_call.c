@@ -1,15 +1,15 @@
 /*
- * The call of a lock script: its memory, its plan, its place in the queue of a transaction, and the envelope that the
- * script answers. Errors that Redis raised in a script are rewritten here.
+ * The call of a lock script: its memory, its plan, its place in the queue of a transaction, the envelope that the
+ * script answers, and errors that Redis raised in it.
  *
  *      arguments of the command ──> EVALSHA sha 2 KEY GUARD arguments... (lock_args.c) ──> node
  *      client's reply <── first element of the envelope <── {reply, outcome, fence, pttl, owner, flags}
  *                                                             (and three more for list locks: list.lua)
  *
- * The callers choose the script for a command. sending.c sends the call, and call_finish.c ends it. The client gets the
- * envelope's first element as the bytes that Redis sent. For the usual outcomes the script answers a short text, and
- * the client's reply is made here.
+ * The client gets the envelope's first element as the bytes that Redis sent. For the usual outcomes the script answers
+ * a short text, and the client's reply is made here.
  */
+#include <stddef.h>
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -66,23 +66,14 @@ inline struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb,
     struct list_node *n = stack_pop(&w->locks->free);
     w->locks->free_count -= n != NULL;
     struct lock_call *l = n ? LIST_ENTRY(n, struct lock_call, link) : memory_alloc(sizeof(*l));
+    memset(l, 0, offsetof(struct lock_call, link));
     list_init(&l->link);
     list_init(&l->queued);
     list_init(&l->joined);
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
-    l->next = NULL;
-    l->asks = l->clobbers = l->acquires = l->again = l->handed = l->sent_twice = l->witnessed = false;
-    l->fence = 0;
-    l->shape = SHAPE_NIL;
-    l->advises = 0;
     l->protocol = s->lane.protocol;
     l->begun = ev_now(w->loop);
-    l->waited_ms = 0;
-    l->raised_fence = 0;
-    l->ballot = NULL;
-    l->value = NULL;
-    l->value_len = 0;
     l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);
     l->command = "";
     memcpy(l->who, s->address, sizeof(s->address));
@@ -90,9 +81,7 @@ inline struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb,
         session_who(s, l->who, sizeof(l->who));
     struct lock_key name = {.db = db, .name = l->key, .len = key_len};
     l->db = session_db(s);
-    bool queued = s->queues;
-    engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, queued, worker_now(s->worker),
-                 &l->plan);
+    engine_begin(w->shared->engine, &s->lock, verb, &name, rule, s->lane.login, s->queues, worker_now(w), &l->plan);
     return l;
 }
 
@@ -137,7 +126,7 @@ const char *lock_queue_attempt(const struct lock_queue *queue, const struct list
 
 /* ---- the envelope ---------------------------------------------------------------------------------- */
 
-/* Reads a fence; nearly all fences have 16 digits. Returns false if the bytes are no number. */
+/* Reads a fence; nearly all have 16 digits. False: the bytes are no number. */
 static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
     uint64_t words[2], high, low;
     if (end - p == sizeof(words)) {
@@ -172,9 +161,8 @@ static inline void read_flags(uint64_t flags, struct lock_result *r) {
     r->shifted_ms = (int64_t)(flags >> 6);
 }
 
-/* Reads the part of a short text behind the fence, from the colon on; only an attempt that may wait gets it. A refusal
- * says how long the lease lasts (PTTL_NONE: it does not end). Both outcomes may say for how long a session at another
- * proxy has waited. */
+/* Reads the part of a short text behind the fence, which an attempt that may wait gets. A refusal says how long the
+ * lease lasts (PTTL_NONE: for ever). Both outcomes may say for how long a session at another proxy has waited. */
 static __attribute__((noinline)) void read_more(const char *colon, const char *end, struct lock_result *r) {
     const char *p = colon + 1;
     int64_t ms;
@@ -305,9 +293,7 @@ bool lock_answer_read(const struct lock_call *l, const struct call_end *end, str
 
 /* ---- errors that Redis raised in a script ---- */
 
-/* Returns the error for a user that may not run the script. The user has sent a SETNX, for example, and knows nothing
- * of scripts. So the error says which permission is missing. NULL: the error is about something else. */
-static const char *permission_error(const char *error, size_t len) {
+void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
     static const char IN_SCRIPT[] =
         "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "
         "lock command: grant the command itself and +time +exists +type +get +set +del +hget +hmget "
@@ -325,14 +311,6 @@ static const char *permission_error(const char *error, size_t len) {
         {"-ERR The user executing", "", IN_SCRIPT},
         {"-ERR ACL failure in script", "", IN_SCRIPT}, /* since 7.2 */
     };
-    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-        if (len > strlen(errors[i].start) && memcmp(error, errors[i].start, strlen(errors[i].start)) == 0 &&
-            memmem(error, len, errors[i].word, strlen(errors[i].word)))
-            return errors[i].answer;
-    return NULL;
-}
-
-void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
     size_t len;
     if (e->reply_len > 3 && e->reply[0] == '-' &&
         script_error_plain(e->reply + 1, e->reply_len - 3, out + 1, LOCK_ANSWER_MAX - 3, &len)) {
@@ -341,9 +319,13 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
         e->reply = out;
         e->reply_len = len + 3;
     }
-    const char *missing = permission_error(e->reply, e->reply_len);
-    if (missing) {
-        e->reply = missing;
-        e->reply_len = strlen(missing);
-    }
+    /* The user has sent a SETNX, for example, and knows nothing of scripts: the error says which permission it lacks.
+     */
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+        if (e->reply_len > strlen(errors[i].start) && memcmp(e->reply, errors[i].start, strlen(errors[i].start)) == 0 &&
+            memmem(e->reply, e->reply_len, errors[i].word, strlen(errors[i].word))) {
+            e->reply = errors[i].answer;
+            e->reply_len = strlen(errors[i].answer);
+            return;
+        }
 }

@@ -356,35 +356,31 @@ bool lock_shows_fields(const struct request_class *k) {
     return rule && (rule->kinds & LOCK_KIND_HASH) && rule->owner == LOCK_OWNER_AUTO;
 }
 
-/* Counts a key, and stores its index if there is room. */
-static size_t add(uint32_t *keys, size_t max, size_t n, uint32_t index) {
-    if (n < max)
-        keys[n] = index;
-    return n + 1;
-}
-
 size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,
                            size_t max) {
+    enum lock_row_keys replaces = lock_row_of(c)->replaces;
     size_t n = 0;
-    uint32_t found[2];
     int count;
-    switch ((enum lock_row_keys)lock_row_of(c)->replaces) {
+    keys[0] = replaces == REPLACES_SECOND ? 2 : 1;
+    switch (replaces) {
     case REPLACES_NONE:
         break;
     case REPLACES_FIRST:
-        return add(keys, max, n, 1);
     case REPLACES_SECOND:
-        return add(keys, max, n, 2);
+        return 1;
     case REPLACES_TWO:
-        n = add(keys, max, n, 1);
-        return add(keys, max, n, 2);
+        keys[1] = 2;
+        return 2;
     case REPLACES_PAIRS:
-        for (uint32_t i = 1; i + 1 < r->argc; i += 2)
-            n = add(keys, max, n, i);
+        for (uint32_t i = 1; i + 1 < r->argc; i += 2, n++)
+            if (n < max)
+                keys[n] = i;
         return n;
-    case REPLACES_STORE:
-        /* The first key is the source, the second is the key of STORE. */
-        return command_keys(c, bytes, r, found, 2) == 2 ? add(keys, max, n, found[1]) : 0;
+    case REPLACES_STORE: /* the first key is the source, the second is the key of STORE */
+        if (command_keys(c, bytes, r, keys, 2) != 2)
+            break;
+        keys[0] = keys[1];
+        return 1;
     case REPLACES_ALL:
         count = command_keys(c, bytes, r, keys, max);
         return count > 0 ? (size_t)count : 0;

@@ -1,7 +1,4 @@
-/*
- * What a command means to a lock, and what it says of one: the command alone, without its session and its reply
- * (lock_command.c, command_event.c).
- */
+/* What a command alone, without its session and its reply, means to a lock and says of it. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,17 +20,15 @@ enum lock_shape {
 struct lock_command {
     enum lock_verb verb;
     enum script_id script;
-    uint32_t value_at;  /* argument index of the value, of a hash of the field (lock_command_of_field); 0: the command
-                           has none */
+    uint32_t value_at;  /* argument index of the value; of a hash, of the field (lock_command_of_field); 0: none */
     uint8_t content_at; /* of a hash: argument index of the field's new content; 0: not known */
     bool compares;      /* the command compares the lock's value itself: DELIFEQ, DELEX, SET IFEQ */
     uint32_t named_at;  /* argument index of the value that the lock must have for the command to act; 0: none */
     enum lock_shape shape;
     bool known;        /* false: the command has no meaning for locks, and is forwarded */
     uint8_t advises;   /* as in struct lock_row */
-    int64_t expiry_ms; /* SCRIPT_ACQUIRE: the command's expiry; 0: it has none; LOCK_EXPIRY_OTHER: only the script can
-                          tell */
-    const char *name;  /* in capitals, static; NULL: use the name that the client wrote */
+    int64_t expiry_ms; /* SCRIPT_ACQUIRE: the command's expiry; 0: none; LOCK_EXPIRY_OTHER: only the script can tell */
+    const char *name;  /* in capitals, static; NULL: the name that the client wrote */
 };
 enum { LOCK_EXPIRY_OTHER = -1 };
 
@@ -92,12 +87,11 @@ struct lock_row {
 /* Returns the row of a command, never NULL. A command without a meaning for locks has an empty row. */
 const struct lock_row *lock_row_of(const struct command *c);
 
-/* Classifies a command with its options, for a key whose rule has these kinds (enum lock_kind). Returns false if the
- * lock plane does not change the command; it is then forwarded. */
+/* Classifies a command for a key whose rule has these kinds (enum lock_kind). False: it is forwarded unchanged. */
 bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
                      struct lock_command *out);
-/* Finds the keys that a command removes or replaces as a whole, as argument indexes. Writes at most max indexes, and
- * returns how many keys there are; 0 for other commands. */
+/* Finds the argument indexes of the keys that a command removes or replaces as a whole. Writes at most max (2 or more),
+ * and returns how many there are. */
 size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,
                            size_t max);
 /* Whether a command that removes or replaces whole keys can affect a lock of one of these kinds. */
@@ -107,15 +101,15 @@ enum lock_meaning {
     MEANS_NOTHING,  /* no key is such a lock, or the command does not affect it */
     MEANS_LOCK,     /* a command on one lock, as lock_command_of classifies it */
     MEANS_RELEASES, /* DEL or UNLINK of several keys */
-    MEANS_SHOWS,    /* the command shows values, for example MGET and HGET; the engine notes what the session sees */
+    MEANS_SHOWS,    /* it shows values, as MGET and HGET do; the engine notes what the session sees */
     MEANS_SCRIPT,   /* a script of the application */
-    MEANS_CLOBBERS  /* the command removes or replaces locks as a whole, or has too many keys to check */
+    MEANS_CLOBBERS  /* it removes or replaces locks as a whole, or has too many keys to check */
 };
 /* Fills *lc if it returns MEANS_LOCK. */
 enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc);
 /* Whether the request reads fields of one hash lock: HGET, HMGET, HGETALL, HEXISTS, HKEYS or HSCAN. */
 bool lock_shows_fields(const struct request_class *k);
-/* Whether a command sets all of its keys, and only if none is there: MSETNX, and MSETEX with NX. */
+/* Whether a command sets all of its keys if none is there: MSETNX, and MSETEX with NX. */
 bool lock_acquires_all(const struct command *c, const struct resp_request *r, const char *bytes);
 /* Whether a command is COPY with the option DB. Sets *db to the database of the destination. */
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
@@ -128,9 +122,8 @@ enum { LOCK_CLOBBERED_MAX = 256 }; /* the most keys of one clobbering command */
 bool lock_clobbers(const struct request_class *k);
 /* Whether all of its keys are locks of one rule. */
 bool lock_clobbers_one_rule(const struct request_class *k);
-/* Returns the rule of the key at argument `at`, which the command removes or replaces. NULL: the command does not
- * affect the rule's kinds of lock. `nth` is the key's place among the removed keys. Most commands remove all of their
- * keys, so the search begins there. */
+/* Returns the rule of argument `at`, the `nth` key that the command removes or replaces. NULL: the command does not
+ * affect the rule's kinds of lock. */
 const struct lock_rule *lock_clobbered_rule(const struct request_class *k, uint32_t at, size_t nth);
 /* Whether the command runs a script of the application that may write. */
 bool script_is(const struct command *c);
@@ -146,22 +139,21 @@ struct command_sent {
     const char *bytes;
 };
 
-/* Fills *e with what a command means to the key that argument `index` names. `kinds`: of its rule; 0: no rule applies,
- * and only PROXY ADVISE asks. The effect is EFFECT_DONE, or EFFECT_SCRIPTED for a script; the session and the database
- * stay unset. *e points into the command. Returns false if the command means nothing to a lock. */
+/* Fills *e with what a command means to the key at argument `index`; *e points into the command. `kinds`: of its rule;
+ * 0: no rule applies, and only PROXY ADVISE asks. The effect is EFFECT_DONE, or EFFECT_SCRIPTED for a script; the
+ * session and the database stay unset. False: the command means nothing to a lock. */
 bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t index, unsigned kinds, int64_t now_ms,
                 struct lock_command *lc);
-/* Whether a command that sets an expiry has a condition. If so, a reply that nothing was done does not mean that the
- * key is missing. */
+/* Whether a command that sets an expiry has a condition: its reply 0 does not mean that the key is missing. */
 bool event_conditional(const struct command *c, size_t argc);
 
-/* Sets in *e the verb, key, value and expiry that the text of an EVAL or EVALSHA shows. False: the text shows no lock,
- * and text->kind is ADVISE_SCRIPT_OTHER. */
+/* Sets in *e the verb, key, value and expiry that the text of an EVAL or EVALSHA shows. False: it shows no lock;
+ * text->kind is ADVISE_SCRIPT_OTHER. */
 bool event_read_script(struct lock_event *e, struct observer *a, const struct command *c, const struct resp_request *r,
                        const char *bytes, struct advise_text *text);
 /* What is known of the text of an EVAL or EVALSHA, which the observer remembers. */
 struct advise_text event_script_text(struct observer *a, const struct command *c, const struct resp_request *r,
                                      const char *bytes);
 bool event_script_acquires(const struct advise_text *text);
-/* Has the observer remember the text of a SCRIPT LOAD. Other SCRIPT commands do nothing. */
+/* Has the observer remember the text of a SCRIPT LOAD, if the request is one. */
 void event_script_loaded(struct observer *a, const struct resp_request *r, const char *bytes);

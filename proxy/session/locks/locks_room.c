@@ -37,7 +37,7 @@ static void locks_open(struct worker *w) {
                                     .quarantine_ms = c->witness_quarantine_ms};
     w->locks = memory_zalloc(sizeof(*w->locks));
     list_init(&w->locks->frees);
-    list_init(&w->locks->renewals);
+    list_init(&w->locks->works);
     list_init(&w->locks->unasked);
     list_init(&w->locks->held_back);
     ev_timer_init(&w->locks->look, on_look, LOOK_S, 0.);
@@ -63,8 +63,7 @@ static void locks_close(struct worker *w) {
         memory_free(LIST_ENTRY(n, struct lock_call, link));
     invariant(list_empty(&w->locks->held_back), "releases are held back in a worker that ends");
     ev_timer_stop(w->loop, &w->locks->look);
-    alarms_close(w);
-    lock_renewals_close(w);
+    lock_works_close(w);
     memory_free(w->locks);
     w->locks = NULL;
 }

@@ -1,17 +1,11 @@
 /*
  * Commands that pass unchanged: under `mode audit`, and for PROXY ADVISE. This file notes the command, reads its reply,
- * and tells the engine and the observer what it has seen.
+ * which is collected whole, and tells the engine and the observer what it has seen. It sends nothing of its own.
  *
- * It sends nothing of its own, and changes no byte. Replies are collected whole, as the replies of lock scripts are.
- * The replies to lock commands are short.
- *
- * K1 of hash locks: a session was refused, and then reads the field that it tried to write. The session is recognised
- * for the lease.
+ * K1 of hash locks: a session that was refused, and then reads the field that it tried to write, is recognised for the
+ * lease. The replies of other sessions are not read.
  *
  *      HGET, HMGET, HGETALL, HEXISTS, HKEYS, HSCAN ──> node, as it came ──> reply ──> engine_saw_field, a field each
- *
- * No byte of the command or of its reply is changed. A reply is collected whole before it is read. So the proxy reads
- * replies only for a session that has tried for the lock in vain.
  */
 #include <string.h>
 
@@ -54,12 +48,7 @@ static void text_keep(struct text *texts, const char **text, size_t len) {
 }
 
 /* Keeps the texts of the sights, which are the request's so far. */
-static void texts_keep(struct audit_note *note) {
-    size_t len = 0;
-    for (size_t i = 0; i < note->count; i++) {
-        const struct lock_event *sight = &note->keys[i].sight;
-        len += sight->key.len + sight->value_len + sight->named_len;
-    }
+static void texts_keep(struct audit_note *note, size_t len) {
     text_reserve(&note->texts, len); /* the copies do not move */
     for (size_t i = 0; i < note->count; i++) {
         struct lock_event *sight = &note->keys[i].sight;
@@ -96,6 +85,7 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
     const char *bytes = k->bytes;
     const struct command_sent sent = {c, r, bytes};
     int64_t now_ms = worker_now(s->worker);
+    size_t len = 0; /* of the sights' texts */
     session_note_overlap(s);
     for (size_t i = 0; i < k->key_count && (!note || note->count < KEYS_MAX); i++) {
         uint32_t at = k->keys[i];
@@ -121,9 +111,10 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
         if (audited)
             sight.watched = engine_watch(s->worker->shared->engine, &s->lock, &sight.key);
         note->keys[note->count++] = (struct audit_key){sight, i};
+        len += sight.key.len + sight.value_len + sight.named_len;
     }
     if (note)
-        texts_keep(note);
+        texts_keep(note, len);
     return note;
 }
 
@@ -139,8 +130,8 @@ static void sight_value(struct lock_event *sight, const struct resp_item *item) 
     sight->value_len = item->null ? 0 : item->len;
 }
 
-/* Whether the reply of an acquiring script says that it has acquired. OK, a number above zero, or the value that the
- * script wrote says so. Exception: a script that answers how long the lock still lasts acquires with nil. */
+/* Whether the reply of an acquiring script says that it has acquired: OK, a number above zero, or the value that it
+ * wrote. Exception: a script that answers how long the lock still lasts acquires with nil. */
 static enum lock_effect script_acquired(const struct audit_note *note, const struct lock_event *sight,
                                         const struct resp_item *item) {
     bool tells = note->script.kind == ADVISE_SCRIPT_ENTERS;
@@ -184,7 +175,7 @@ static void sight_count(struct lock_event *sight, const struct resp_item *item) 
         sight->effect = EFFECT_NOTHING;
 }
 
-/* Reads what the reply says of one key. `item` is the whole reply, or the key's element of MGET's reply. */
+/* Reads what the reply, or the key's element of MGET's reply, says of one key. */
 static void sight_reply(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
     const bool number = item->type == ':';
     bool done;
@@ -347,7 +338,7 @@ enum {
     REQUEST_LOOKED_AT = 16 * 1024
 };
 
-/* What the proxy keeps of a request until the reply comes. */
+/* A request until its reply comes. */
 struct shown_note {
     struct request_owner owner; /* must be the first field */
     struct lock_rules *rules;   /* a reference that keeps the rule alive */
@@ -357,10 +348,10 @@ struct shown_note {
     size_t argc;
     struct resp_arg args[FIELDS_LOOKED_AT + 2]; /* the request's arguments, as many as fit */
     bool names_alone;                           /* HSCAN NOVALUES */
-    char bytes[];                               /* the request's bytes */
+    char bytes[];                               /* the request */
 };
 
-/* A session that is shown fields, and the part of the reply that is still to be read. */
+/* A session that is shown fields, and the rest of the reply. */
 struct showing {
     struct session *session;
     const struct shown_note *note;
@@ -379,7 +370,7 @@ static bool read_bulk(struct showing *to, struct resp_item *item) {
     return resp_item_read(&to->p, to->end, item) && is_bulk(item);
 }
 
-/* Shows the fields that the request names. The reply has their contents in the same order. */
+/* Shows the fields that the request names, whose contents the reply has in the same order. */
 static void show_asked(struct showing *to, size_t count) {
     for (size_t i = 2; i < to->note->argc && count > 0; i++, count--) {
         const struct resp_arg *name = &to->note->args[i];
@@ -391,7 +382,7 @@ static void show_asked(struct showing *to, size_t count) {
     }
 }
 
-/* Shows the fields in the reply's next element, an array or a map: names and contents, or names alone. */
+/* Shows the fields of the next element, an array or a map: names and contents, or names alone. */
 static void show_told(struct showing *to, bool contents) {
     struct resp_item all, name, content = {0};
     if (!resp_item_read(&to->p, to->end, &all) || (all.type != '*' && all.type != '%'))

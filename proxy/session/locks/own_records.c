@@ -1,32 +1,29 @@
 /*
- * Two records that the proxies before one Redis keep there. They are named like guard records, so no client is shown
- * them; they belong to no lock.
+ * Two records that all proxies before one Redis share. They are named like guard records, so no client sees them.
  *
- * What the engine learns of workloads is kept in Redis, in one stream for all proxies before it. So a proxy keeps it
- * over a restart, and also uses what another proxy has learnt.
+ * What the engine learns of workloads outlives a restart, and serves the other proxies too:
  *
  *      a fact is learnt ──> XADD record MAXLEN ~ 10000 * is "pooled" not "" client ... rule ... pattern ...
  *                                                 │
  *      at the start, and once a second ──> XRANGE record LAST + ──> engine_learnt
  *      while a release is held back ─────> XREVRANGE record + - COUNT 16
  *
- * The record is a stream because Redis numbers its entries: each proxy reads what has come since its last look, without
- * a need to compare clocks. A proxy adds an entry when it learns a fact, and once a day while the workload is in use.
- * The proxy uses its own login. If this login may not use the record, each proxy learns for itself, and the log says so
- * once.
+ * Redis numbers the entries of a stream: each proxy reads what has come since its last look, and compares no clocks. A
+ * proxy adds an entry when it learns a fact, and once a day while the workload is in use. It uses its own login. If
+ * this login may not use the record, each proxy learns for itself, and the log says so once.
  *
- * Leases whose owners may come back at another proxy: behind a load balancer, or when a new process has taken over. A
- * proxy that lets go of a lease puts it on a list in Redis. All proxies read the list once a second.
+ * An owner may come back at another proxy: behind a load balancer, or when a new process has taken over. A proxy that
+ * lets go of a lease puts it on a list, which all proxies read once a second:
  *
  *      owner leaves, or this process stops ──> ZADD list until "db left until token group len identity key"
  *                                                        │
  *      once a second ──> ZRANGEBYSCORE list now +inf ────┴──> is its owner here (engine_awaits)? ──> renew.lua
  * 'successor' │ renewed here from now on (engine_inherited) <── the lease is this proxy's
  *
- * An owner that comes back connects at about the time when its lease is left, or later. So a proxy to which no session
- * has come for LOOKS_MS does not read the list. The script compares the token, so only one of two proxies gets a lease.
- * A proxy writes the list with the login of the client that left, and reads it with its own login. If these logins may
- * not use the list, a proxy recognises only owners that come back to it.
+ * The owner connects at about the time when its lease is left, or later: a proxy to which no session has come for
+ * LOOKS_MS does not read. The script compares the token, so only one of two proxies gets a lease. A proxy writes the
+ * list with the login of the client that left, and reads it with its own. If these logins may not use the list, a proxy
+ * recognises only owners that come back to it.
  */
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -93,7 +90,7 @@ static const struct {
 
 enum { FACT_KINDS = sizeof(FACTS) / sizeof(FACTS[0]) };
 
-/* Logs, once in the life of the process, why the record cannot be used. `why` is an error reply of Redis, or empty. */
+/* Logs, once in the process's life, why the record cannot be used. `why`: an error of Redis, or empty. */
 static void log_useless(const char *why, size_t len) {
     static atomic_flag said = ATOMIC_FLAG_INIT;
     const char *end = memchr(why, '\r', len);
@@ -103,8 +100,7 @@ static void log_useless(const char *why, size_t len) {
                    (int)(len < ERROR_SHOWN_MAX ? len : ERROR_SHOWN_MAX), why);
 }
 
-/* A note of what the engine has learnt. The engine calls with a shard locked, so the worker writes the entry after the
- * engine has returned. */
+/* What the engine has learnt. It calls with a shard locked, so the worker writes the entry later. */
 struct learnt_note {
     struct worker_job job; /* must be the first field */
     struct lock_facts facts;
@@ -182,8 +178,7 @@ static bool is_text(const struct resp_item *item, const char *text) {
     return strlen(text) == item->len && memcmp(item->str, text, item->len) == 0;
 }
 
-/* Reads the fields of an entry from *p on: `count` texts, names and values by turns. Returns whether the fields name a
- * workload and a fact. */
+/* Reads `count` texts from *p on, names and values by turns. Whether they name a workload and a fact. */
 static bool fields_read(const char **p, const char *over, int64_t count, struct lock_facts *f) {
     struct resp_item name, value;
     for (; count >= 2; count -= 2) {
@@ -208,8 +203,8 @@ static bool fields_read(const char **p, const char *over, int64_t count, struct 
     return f->identity && f->rule && f->pattern && f->identity_len <= LOCK_IDENTITY_MAX && (f->facts || f->over);
 }
 
-/* Reads one entry from *p on. Copies its id to `last`, which has LEARNT_ID_MAX bytes. If `last` has this id already,
- * the entry is not taken again. Returns false if the bytes are no entry of a stream. */
+/* Reads one entry from *p on, unless `last` (of LEARNT_ID_MAX bytes) has its id. Copies the id there. False: the bytes
+ * are no entry of a stream. */
 static bool fact_read(struct worker *w, const char **p, const char *over, char *last) {
     struct resp_item pair, id, fields;
     const char *at = *p;
@@ -227,8 +222,8 @@ static bool fact_read(struct worker *w, const char **p, const char *over, char *
     return true;
 }
 
-/* Takes the entries since the last look. The range begins with the last entry that was read. If the range is empty, the
- * record was lost, and the next look reads from its beginning. */
+/* Takes the entries from the last one on that was read. If there is none, the record was lost, and the next look reads
+ * from its beginning. */
 static void looked(struct call *c, const struct call_end *end) {
     invariant(c->request->worker->locks->learnt.asking, "the record is read twice");
     struct worker *w = c->request->worker;
@@ -265,8 +260,7 @@ void learnt_begin(struct worker *w) {
     record_submit(w, RECORD, 0, true, looked);
 }
 
-/* Takes the newest entries. Redis sends the newest one first; the engine gets the oldest one first. The next look of
- * the first worker reads these entries once more. */
+/* Takes the newest entries, of which Redis sends the newest first. The next look reads them once more. */
 static void glanced(struct call *c, const struct call_end *end) {
     invariant(c->request->worker->locks->glancing, "the record is read twice");
     struct worker *w = c->request->worker;
@@ -306,8 +300,7 @@ void learnt_tick(struct worker *w) {
     int64_t now_ms = worker_now(w);
     if (w->index > 0 || l->asking || w->stopping || !w->opened)
         return;
-    /* A look is due each second while locks are in use, otherwise every IDLE_MS. So an idle proxy knows what the others
-     * have learnt when clients come to it. */
+    /* Also an idle proxy looks, so that it knows what the others have learnt when clients come to it. */
     uint64_t begun = engine_begun(w->shared->engine);
     if (begun != l->begun)
         l->active_ms = now_ms;
@@ -325,26 +318,20 @@ static const char LIST[] = "lockkeeper-left";
 
 enum { LIST_MS = 3600 * 1000, SLACK_MS = 1000, LOOKS_MS = 5000, FIELDS = 6 };
 
-/* Copies the next field, up to a space, as text, and returns where the following field begins. NULL: there is no field,
- * or it is too long. */
-static const char *field(const char *p, const char *end, char out[LOCK_TOKEN_MAX]) {
-    const char *space = p ? memchr(p, ' ', (size_t)(end - p)) : NULL;
-    if (!space || space - p >= LOCK_TOKEN_MAX)
-        return NULL;
-    memcpy(out, p, (size_t)(space - p));
-    out[space - p] = '\0';
-    return space + 1;
-}
-
-/* Reads an entry. The pointers of *left point into the entry, and its times are by the engine's clock. Returns false if
- * the entry is malformed. */
+/* Reads an entry; false: it is malformed. *left points into it, and has times by the engine's clock. */
 static bool left_read(const char *entry, size_t len, struct lock_left *left) {
     char fields[FIELDS][LOCK_TOKEN_MAX];
     const char *p = entry, *end = entry + len;
-    for (int i = 0; i < FIELDS; i++)
-        p = field(p, end, fields[i]);
-    size_t identity_len = p ? strtoull(fields[5], NULL, 10) : 0;
-    if (!p || identity_len > LOCK_IDENTITY_MAX || identity_len > (size_t)(end - p))
+    for (int i = 0; i < FIELDS; i++) {
+        const char *space = memchr(p, ' ', (size_t)(end - p));
+        if (!space || space - p >= LOCK_TOKEN_MAX)
+            return false;
+        memcpy(fields[i], p, (size_t)(space - p));
+        fields[i][space - p] = '\0';
+        p = space + 1;
+    }
+    size_t identity_len = strtoull(fields[5], NULL, 10);
+    if (identity_len > LOCK_IDENTITY_MAX || identity_len > (size_t)(end - p))
         return false;
     *left = (struct lock_left){
         .key = {.db = (uint32_t)strtoul(fields[0], NULL, 10),
@@ -364,8 +351,7 @@ static bool left_read(const char *entry, size_t len, struct lock_left *left) {
     return known;
 }
 
-/* An entry for the list, which is useless after until_ms. The engine calls with a shard locked, so the worker writes
- * the entry after the engine has returned. */
+/* An entry for the list, useless after until_ms, to be written later. */
 struct left_note {
     struct worker_job job; /* must be the first field */
     uint32_t login;
@@ -464,7 +450,17 @@ static void taken_over(struct call *c, const struct call_end *end) {
     takeover_free(t);
 }
 
-static void take_over(struct worker *w, const char *entry, size_t len, const struct lock_rule *rule, uint32_t login) {
+/* Takes over the lease of an entry, if its owner is here and the proxy would renew it. */
+static void take_over(struct worker *w, const char *entry, size_t len) {
+    struct lock_left left;
+    uint32_t login;
+    if (!left_read(entry, len, &left) || !engine_awaits(w->shared->engine, &left, NULL, &login))
+        return;
+    const struct lock_rule *rule = lock_rules_match(w->rules, left.key.name, left.key.len);
+    bool renews = rule && rule->mode == LOCK_MODE_ENFORCE && rule->renew != LOCK_RENEW_NEVER && rule->lease_ms > 0 &&
+                  rule->owner != LOCK_OWNER_CONNECTION;
+    if (!renews || !engine_awaits(w->shared->engine, &left, rule, &login))
+        return;
     invariant(rule->mode == LOCK_MODE_ENFORCE && rule->lease_ms > 0, "S3: a lease is taken over that is not renewed");
     struct takeover *t = memory_zalloc(sizeof(*t) + len);
     t->worker = w;
@@ -472,7 +468,7 @@ static void take_over(struct worker *w, const char *entry, size_t len, const str
     t->len = len;
     t->rule = rule;
     t->login = login;
-    (void)left_read(t->entry, len, &t->left); /* look_at has read the same entry, so it is well-formed */
+    (void)left_read(t->entry, len, &t->left); /* as above, now into its own copy */
     lock_rules_ref(rule->set);
     t->token = engine_token(w->shared->engine, t->token_text);
     int64_t left_ms = t->left.until_ms - worker_now(w) + SLACK_MS;
@@ -492,18 +488,6 @@ static void take_over(struct worker *w, const char *entry, size_t len, const str
     call_submit_lane(&r->call, slot_of_key(t->left.key.name, t->left.key.len), &lane, w->build.data, w->build.len);
 }
 
-static void look_at(struct worker *w, const char *entry, size_t len) {
-    struct lock_left left;
-    uint32_t login;
-    if (!left_read(entry, len, &left) || !engine_awaits(w->shared->engine, &left, NULL, &login))
-        return;
-    const struct lock_rule *rule = lock_rules_match(w->rules, left.key.name, left.key.len);
-    bool renews = rule && rule->mode == LOCK_MODE_ENFORCE && rule->renew != LOCK_RENEW_NEVER && rule->lease_ms > 0 &&
-                  rule->owner != LOCK_OWNER_CONNECTION;
-    if (renews && engine_awaits(w->shared->engine, &left, rule, &login))
-        take_over(w, entry, len, rule, login);
-}
-
 static void listed(struct call *c, const struct call_end *end) {
     invariant(c->request->worker->locks->successors_asking, "the list is read twice");
     struct worker *w = c->request->worker;
@@ -512,7 +496,7 @@ static void listed(struct call *c, const struct call_end *end) {
     bool read = !end->error && !w->stopping && resp_item_read(&p, over, &array) && array.type == '*';
     for (int64_t i = 0; read && i < array.num; i++)
         if (resp_item_read(&p, over, &entry) && entry.type == '$')
-            look_at(w, entry.str, entry.len);
+            take_over(w, entry.str, entry.len);
     w->locks->successors_asking = false;
     lock_own_done(c, end);
 }

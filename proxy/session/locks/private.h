@@ -33,7 +33,7 @@ struct learnt_look {
     bool read;         /* the record has been read, or there was none */
     bool refused;      /* Redis refused the last read */
     uint64_t begun;    /* engine_begun at the last read */
-    int64_t active_ms; /* when the engine was last found to be in use */
+    int64_t active_ms; /* when the engine was last in use */
     int64_t looked_ms; /* when the last read began; 0: there was none */
 };
 
@@ -43,10 +43,9 @@ struct worker_locks {
     struct ev_timer look;       /* when the sessions in held_back become runnable */
     struct list_node *free;     /* a stack of unused struct lock_call */
     size_t free_count;
-    struct list_node frees;    /* short_form.c: releases that are sent at the end of this turn */
-    struct list_node renewals; /* lease_work.c: what the engine has asked for in this turn */
-    size_t renewals_count;
-    struct list_node unasked;         /* alarms.c: alarms about which Redis is to be asked again */
+    struct list_node frees;           /* short_form.c: releases that are sent at the end of this turn */
+    struct list_node works;           /* lease_work.c: what the engine has asked for in this turn */
+    struct list_node unasked;         /* lease_work.c: alarms about which Redis is to be asked again */
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool successors_asking;           /* own_records.c is reading its list */
     struct learnt_look learnt;        /* used by the first worker alone */
@@ -63,9 +62,9 @@ struct worker_locks {
 
 /* Called once a second. Where locks are acquired, it has some of the next requests looked at for what they write. */
 void advise_tick(struct worker *w);
-/* Takes the outcome of a lock script. `advises` is the command's, as in struct lock_row. */
+/* Take, with `advises` as in struct lock_row: the outcome of a lock script; the reply of a command of a kind that the
+ * rule lacks. */
 void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
-/* Takes a command of a kind that the rule lacks, with its whole reply. */
 void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
 /* Takes a command that ran unchanged, with its effect. */
 void advise_observed(struct session *s, const struct lock_event *seen);

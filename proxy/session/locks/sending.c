@@ -1,42 +1,38 @@
 /*
- * Sends the call of a lock script, and takes the node's answer: a refusal may make the attempt go again, wait, or ask
- * once more whether its release was right; an acquisition may have to be confirmed by replicas. Any other answer ends
- * the call (call_finish.c).
+ * Sends the call of a lock script, and takes the node's answer: a refused attempt may go again or wait, a refused
+ * release may be asked about once more, replicas or witnesses may have to confirm an acquisition. Any other answer ends
+ * the call.
  *
- * Several sessions may try to acquire one lock in the same turn of the event loop. The proxy then sends one attempt,
- * and its answer decides about the other attempts too.
+ * Of several sessions that try to acquire one lock in the same turn of the event loop, the proxy sends one attempt. Its
+ * answer decides about the others too.
  *
  *      SETNX of A ──> script ──> node's output, not written yet ──> the node ──> "held", or "granted": A holds it now
  *      SETNX of B, C, ... ──> join A's ─────────────────────────────────────────> refused, as if run right behind A's
  *
- * Why this is correct: no byte of A's call has left the proxy when B's command arrives. The script therefore runs after
- * B's command has come, and before B is answered. Had B's script run right behind A's, it would have found the lock
- * held too: by the holder that refused A, or by A. It would have changed nothing. Its answer would not depend on the
- * session: acquire.lua uses nothing of the caller but the attempt's token, which is new. So another session held the
- * lock at a moment between B's command and its answer, and a refusal says no more than that. The engine has begun B's
- * attempt, and learns the same from it as from an attempt that was sent: losses, contention, sessions that share
- * connections.
+ * Why this is correct: no byte of A's call has left the proxy when B's command arrives, so the script runs between B's
+ * command and its answer. B's script, right behind A's, would have found the lock held too: by the holder that refused
+ * A, or by A. It would have changed nothing, and acquire.lua uses nothing of the caller but the attempt's token, which
+ * is new. So another session held the lock between B's command and its answer; a refusal says no more. The engine has
+ * begun B's attempt, and learns from it as from an attempt that was sent.
  *
- * Conditions: B has nothing else in flight, and what B sends next waits for the answer. Otherwise the attempt could
- * overtake an earlier command of B, or a later command could overtake the attempt. A and B have the same lane: login,
- * database, protocol. Both commands are SETNX, or SET NX with at most PX or EX, which get the short answer
- * (common.lua). If A gets another answer, or none, it is for A alone: each other session then sends its own attempt.
+ * Conditions: B has nothing else in flight, and what B sends next waits for the answer, so that no command of B
+ * overtakes another. A and B have the same lane: login, database, protocol. Both commands are SETNX, or SET NX with at
+ * most PX or EX, which get the short answer (common.lua). Any other answer is for A alone: the others then send their
+ * own attempts.
  */
 #include "parser/invariant.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 
-/* Sends a refused attempt once more, together with the release of the lease that refused it; or lets it wait, if its
- * rule says so. Sends a refused release once more, to ask whether the lease was released through another proxy. Returns
- * false if the refusal is the client's reply. So it is if a waiting session's attempt was sent behind the release: the
- * same lease has refused that attempt. */
+/* Sends a refused attempt once more, with the release of the lease that refused it, or lets it wait. Sends a refused
+ * release once more, to ask whether the lease was released through another proxy. False: the refusal is the client's
+ * reply. So it is if a waiting session's attempt was sent behind the release: the same lease has refused that. */
 static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_call *l, const struct call_end *end) {
     struct lock_envelope e;
     struct worker *w = c->request->worker;
-    struct session *s = c->request->session;
     invariant(l->again && c->lock == l, "a call is sent again that may not be");
-    if (!s || !lock_envelope_read(l, end->reply, end->len, &e))
+    if (!c->request->session || !lock_envelope_read(l, end->reply, end->len, &e))
         return false;
     if (l->acquires)
         return w->waits->refused(c, l, &e);
@@ -44,16 +40,12 @@ static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_
     if ((attempt ? l->expiry_ms == LOCK_EXPIRY_OTHER : l->handed) ||
         !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))
         return attempt && l->plan.rule->wait_ms > 0 && w->waits->refused(c, l, &e);
-    if (attempt)
-        lock_build_again(w, s->lock.client, l, l->plan.claim_token);
-    else
-        lock_build_release(w, NULL, s->lock.client, &l->plan, l->shape, l->command);
-    lock_submit_next(c, l, attempt ? SCRIPT_ACQUIRE : SCRIPT_RELEASE, NULL);
+    lock_submit_whole(c, NULL);
     return true;
 }
 
-/* Whether a release that was sent twice, and found nothing to release, has released the first time: the lease that is
- * gone has not ended by itself. Guard records in the short form keep no trace of it. */
+/* Whether a release that was sent twice, and found nothing, has released the first time: the lease has not ended by
+ * itself. Guard records in the short form keep no trace of it. */
 static __attribute__((noinline)) bool released_before(const struct call *c, const struct lock_call *l,
                                                       const struct call_end *end) {
     struct lock_envelope e;
@@ -80,7 +72,7 @@ inline void lock_answered(struct call *c, const struct call_end *end) {
                    (end->reply[0] == '*' || end->reply[4] == 'h' || end->reply[5] == 'h');
     if (refused && refused_again(c, l, end))
         return;
-    if (l->plan.rule && l->plan.rule->confirms && (lock_confirm(c, l, end) || lock_witnessed(c, l, end)))
+    if (l->plan.rule && l->plan.rule->confirms && lock_confirm(c, l, end))
         return;
     lock_end(c, l, end);
 }
@@ -136,9 +128,8 @@ static __attribute__((noinline)) void end_joined(struct call *c, const struct ca
             lock_attempt_anew(c, l);
             continue;
         }
-        /* The joined attempt is refused as if its script had run right behind the script that was sent. That script's
-         * answer says whether the lease is of the sender's identity, so the proxy knows it only for sessions of the
-         * sender's client. */
+        /* The script's answer says whether the lease is of the sender's identity, so `same` is known only for sessions
+         * of the sender's client. */
         struct lock_result r = refusal.result;
         struct call_end out = {.why = UPSTREAM_NOT_SENT};
         r.same = seen.same && asker && lock_call_client(c) == asker;
@@ -190,7 +181,7 @@ __attribute__((noinline)) void lock_submit_whole(struct call *c, call_done_fn do
 
 static void lock_done(struct call *c, const struct call_end *end) {
     if (lock_was_unusual(c, end))
-        lock_submit_whole(c, lock_done);
+        lock_submit_whole(c, NULL);
     else
         lock_attempt_ended(c, end);
 }

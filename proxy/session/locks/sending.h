@@ -1,71 +1,48 @@
-/*
- * A lock call is sent, and its answer is taken: sending.c. It may have to be confirmed by replicas (confirm.c) or
- * witnesses (quorum.c).
- */
+/* A lock call is sent, and its answer is taken. Replicas or witnesses may have to confirm it. */
 #pragma once
 
 #include "proxy/session/locks/lock_call.h"
 
 /* Sends what is in w->build as a script call. The call may be repeated, unless the script is SCRIPT_PASS. */
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
-/* Sends the call's next script, or one that takes the place of what was sent. The client may have gone meanwhile. A
- * caller that takes the script's answer itself in `done` (NULL: it does not) then ends the call with lock_answered. */
+/* Sends the call's next script, or one in place of what was sent. The client may have gone. A `done` that is not NULL
+ * takes the script's answer, and ends the call with lock_answered. */
 void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id, call_done_fn done);
 /* Sends a script for an attempt of which nothing was done. If its client has gone, the attempt ends. */
 void lock_attempt_anew(struct call *c, struct lock_call *l);
 void lock_answered(struct call *c, const struct call_end *end);
-/* Ends a call of which nothing has to be confirmed: the client gets its reply, and the engine hears of it. */
+/* Ends a call that needs no confirmation: the client gets its reply, and the engine hears of it. */
 void lock_end(struct call *c, struct lock_call *l, const struct call_end *end);
 /* Whether a script for the usual states has answered that it has done nothing. lock_submit_whole then sends the script
- * for all states, whose answer `done` takes. */
+ * for all states; `done` as in lock_submit_next. */
 static inline bool lock_was_unusual(const struct call *c, const struct call_end *end) {
     const struct script *s = c->up.script;
     return !end->error && end->reply[0] == ':' &&
            (s == script_get(SCRIPT_ACQUIRE_USUAL) || s == script_get(SCRIPT_RELEASE_USUAL));
 }
 void lock_submit_whole(struct call *c, call_done_fn done);
-/* Has the attempt join one on the same key that has not been sent yet, and returns true. Both then get the same answer.
- * False: there is none to join. The caller then has to send the attempt, since others may join it. */
+/* Has the attempt join one on the same key that is not sent yet: both get the same answer. False: there is none. The
+ * caller then has to send the attempt, since others may join it. */
 bool lock_join(struct call *call, struct lock_call *l);
 /* Ends an attempt whose answer is known, and those that have joined it. */
 void lock_attempt_ended(struct call *c, const struct call_end *end);
 
 /* ---- short_form.c: locks whose guard records have the short form ---------------------------- */
 
-/* Send an attempt without a script; a GET, which asks for the lock and its guard record; a release as free.lua, at the
- * end of the turn, with others. Return false if only another script will do. */
+/* Send an attempt without a script; a GET, which asks for the lock and its guard record; a release as free.lua, with
+ * others at the end of the turn. False: only another script will do. */
 bool lock_acquire_short(struct call *call, struct lock_call *l);
 bool lock_read(struct call *call, struct lock_call *l);
 bool lock_free(struct call *call, struct lock_call *l);
 /* Sends the session's release now, if lock_free keeps it: another request of the session begins. */
 void lock_free_now(struct session *s);
 
-/* If the rule asks for a quorum, and the script has acquired or extended, asks the witnesses and ends the call later
- * (quorum.c). Returns false if there is nothing to ask. */
-bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *end);
-/* Why the witnesses have not confirmed what a script has acquired or extended. */
-struct lock_refusal {
-    struct lock_call *by;      /* whose lock they have refused */
-    struct lock_result result; /* for the engine */
-    bool lost;                 /* they name another lease; else too few have answered */
-    char error[160];           /* for a client whose command has no reply for a lost attempt */
-};
-/* Hears once, perhaps at once, what the witnesses say. why NULL: they confirm, and the call is still to be finished.
- * Else what was acquired has been released again, and the engine is still to be told; `why` is borrowed. */
-typedef void (*lock_vote_fn)(void *arg, const struct lock_refusal *why);
-/* Asks the witnesses about what the step behind an application's script has answered. Returns false if there is nothing
- * to ask. */
 enum { LOCK_SCRIPT_LOCKS_MAX = 100 /* a script on more locks goes without a transaction */ };
-bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_vote_fn done,
-                         void *arg);
-/* Ends a call of a transaction that the witnesses have refused, or that has released what a failover has forgotten
- * (quorum.c). False: it is neither. */
+/* Ends a call of a transaction that the witnesses have refused, or that has released what a failover has forgotten.
+ * False: it is neither. */
 bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                      struct lock_answer *out);
 
-/* The reply of a command that has acquired or extended, in its script's envelope, once another lease counts after all.
- * NULL: the command has no reply for that. Static. */
-const char *lock_lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s);
-/* If the rule asks for replicas and the script has acquired, waits for the replicas and ends the call later
- * (confirm.c). Returns false if there is nothing to wait for. */
+/* Waits for the replicas or witnesses that the rule demands to confirm what the script has acquired or extended, and
+ * ends the call later. False: there is nothing to wait for. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);

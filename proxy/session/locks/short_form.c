@@ -8,23 +8,21 @@
  *      EXEC
  *
  * The expiry of the key `watermark` is a fence, since GT makes it only grow. The answers 1, nil and OK are an
- * acquisition; a text and nil are a refusal. All other answers are rare: only one of lock and guard record was there,
- * the guard record is a hash, the fence was too small, Redis refused a command. Then acquire.lua follows, which finds
- * what the attempt has set, and finishes or undoes it. The client is told nothing until then.
+ * acquisition; a text and nil are a refusal. Behind all other answers, which are rare, comes acquire.lua: it finds what
+ * the attempt has set, and finishes or undoes it, before the client is told.
  *
  * If the lock seems to be held, the proxy asks first: MGET of lock and guard record costs Redis a fifth of an attempt,
- * and writes nothing. Both there is a refusal; no lock, and the attempt follows; a lock with another guard record or
- * none, and acquire.lua follows.
+ * and writes nothing. Both there is a refusal; no lock, and the attempt follows; else acquire.lua follows.
  *
- * Their releases of one turn of the event loop go in as few calls as possible: free_all.lua takes many locks of one
- * user and database; on a cluster, of one slot. A release by itself is a call of free.lua. What is not released so is
- * sent again by itself, to release.lua, which finds out why.
+ * Releases of one turn of the event loop share a call: free_all.lua takes many locks of one user and database; on a
+ * cluster, of one slot. A release by itself is a call of free.lua. What is not released so is sent again by itself, to
+ * release.lua, which finds out why.
  *
  *      DEL by A, B, C ──> worker->locks->frees ── end of the turn ──> free_all.lua ──> "rr0": C's goes to release.lua
  *
- * A release that is kept until the end of the turn is overtaken by no later request of its session: as soon as there is
- * one, the release is sent by itself. A release that goes with another session's may be on another connection than the
- * session's own requests. So it goes so only if it is the only one in flight, and the next ones wait for it.
+ * A later request of its session does not overtake a release that is kept: as soon as there is one, the release is sent
+ * by itself. A release that goes with another session's may be on another connection than the session's requests. So it
+ * must be the only one in flight, and the next ones wait for it.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -85,7 +83,7 @@ struct short_record {
     char flags; /* as in an envelope (common.lua), for the client that asks */
 };
 
-/* Reads such a record; the result borrows from it. Returns false if it has a form that is not known. */
+/* Reads such a record; the result borrows from it. False: it has an unknown form. */
 static bool record_read(const struct worker *w, const struct lock_client *client, const char *record, size_t len,
                         struct short_record *r) {
     const char *end = record + len, *line[3], *p = end;
@@ -118,8 +116,8 @@ static bool record_read(const struct worker *w, const struct lock_client *client
     return true;
 }
 
-/* Reads the guard record that has refused an attempt, and writes the short text for it (common.lua). Returns its
- * length; 0: the lease is the attempt's own, or the record has a form that is not known. */
+/* Writes the short text (common.lua) for the guard record that has refused an attempt. Returns its length; 0: the lease
+ * is the attempt's own, or the record has an unknown form. */
 static size_t refusal(const struct call *c, const char *record, size_t len, char out[LOCK_ANSWER_MAX]) {
     const struct lock_call *l = c->lock;
     struct short_record r;
@@ -131,15 +129,8 @@ static size_t refusal(const struct call *c, const char *record, size_t len, char
     return (size_t)(resp_bulk_write(out, text, 2 + r.fence_len) - out);
 }
 
-static size_t grant(const struct lock_call *l, char out[LOCK_ANSWER_MAX]) {
-    char text[1 + RESP_HEADER_MAX], *end = text + sizeof(text), *from = resp_digits_write(end, l->fence);
-    if (l->expiry_ms == 0) /* the proxy set the expiry */
-        *--from = 'g';
-    return (size_t)(resp_bulk_write(out, from, (size_t)(end - from)) - out);
-}
-
-/* Sends acquire.lua behind an attempt that came to nothing. It tells the script whether the attempt has set the lock,
- * and the attempt's fence if that is known. */
+/* Sends acquire.lua behind an attempt that came to nothing, with whether the attempt has set the lock, and its fence if
+ * that is known. */
 static void finish_by_script(struct call *c, struct lock_call *l, const struct attempt_answer *a) {
     struct worker *w = c->request->worker;
     bool known = a->whole && c->up.attempts == 0;
@@ -162,7 +153,10 @@ static void attempt_answered(struct call *c, const struct call_end *end) {
     if (!end->error)
         a = read_answer(end->reply, end->len);
     if (a.whole && a.raised && a.vacant && a.placed) {
-        out.len = grant(l, text);
+        char fence[1 + RESP_HEADER_MAX], *stop = fence + sizeof(fence), *from = resp_digits_write(stop, l->fence);
+        if (l->expiry_ms == 0) /* the proxy set the expiry */
+            *--from = 'g';
+        out.len = (size_t)(resp_bulk_write(text, from, (size_t)(stop - from)) - text);
     } else if (a.whole && a.record && !a.placed && c->up.attempts == 0) {
         out.len = refusal(c, a.record, a.record_len, text);
         l->fence = out.len > 0 ? 0 : l->fence; /* refused: the attempt has no lease */
@@ -191,8 +185,7 @@ static void submit_attempt(struct call *c, struct lock_call *l) {
     call_submit_together(c, COMMANDS_BEFORE_EXEC, l->plan.slot, w->build.data, w->build.len);
 }
 
-/* Reads the answer to submit_question. Returns false if it is none; items are null where a key is missing, or is no
- * string. */
+/* Reads the answer to submit_question; false: it is none. Items are null where a key is missing, or no string. */
 static bool answer_read(const struct call_end *end, struct resp_item *value, struct resp_item *record) {
     struct resp_item all;
     const char *p = end->reply, *reply_end = p + end->len;
@@ -253,19 +246,7 @@ bool lock_acquire_short(struct call *call, struct lock_call *l) {
 
 /* ---- reading -------------------------------------------------------------------------------------- */
 
-/* Writes the envelope of read.lua for a lock that is held under a guard record in the short form. */
-static void build_held(struct worker *w, const struct resp_item *value, const struct short_record *r) {
-    build_start(w, 6);
-    build_bulk(w, value->str, value->len);
-    build_text(w, "held");
-    text_append(&w->build, ":", 1);
-    text_append(&w->build, r->fence, r->fence_len);
-    text_append(&w->build, "\r\n:-3\r\n", 7);
-    build_bulk(w, r->owner, r->owner_len);
-    text_commit(&w->build, resp_header_write(text_reserve(&w->build, RESP_HEADER_MAX), ':', r->flags));
-}
-
-/* Takes the answer to a GET. If it is not that of a lock under a guard record in the short form, read.lua follows. */
+/* Takes the answer to a GET. Unless it is that of a lock under a guard record in the short form, read.lua follows. */
 static void read_answered(struct call *c, const struct call_end *end) {
     struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
@@ -279,7 +260,14 @@ static void read_answered(struct call *c, const struct call_end *end) {
     if (answer_read(end, &value, &record) && !value.null && !record.null &&
         record_read(w, client, record.str, record.len, &r) && r.value_len == value.len &&
         memcmp(r.value, value.str, value.len) == 0) {
-        build_held(w, &value, &r);
+        build_start(w, 6); /* the envelope of read.lua */
+        build_bulk(w, value.str, value.len);
+        build_text(w, "held");
+        text_append(&w->build, ":", 1);
+        text_append(&w->build, r.fence, r.fence_len);
+        text_append(&w->build, "\r\n:-3\r\n", 7);
+        build_bulk(w, r.owner, r.owner_len);
+        text_commit(&w->build, resp_header_write(text_reserve(&w->build, RESP_HEADER_MAX), ':', r.flags));
         lock_answered(c, &(struct call_end){.reply = w->build.data, .len = w->build.len});
         return;
     }

@@ -1,15 +1,14 @@
 /*
- * Requests on semaphores, and what their replies tell. The request is kept until its reply has come, and read again
- * then. It is sent as it came.
+ * Requests on semaphores, and what their replies tell. A request is sent as it came, and kept until its reply has come.
  *
- * Permits are due when their session has closed, or when their lease is over. The proxy gives each back once.
+ * Permits are due when their session has closed, or their lease is over. The proxy gives each back once.
  *
  *      session closes ──> a job at the end of the turn ──> permits_leave ──┐
  *      each second ──> permits_expire ─────────────────────────────────────┴──> permits_due ──> give_back.lua
  *
- * The call goes over the shared connection of its taker's login, without a session, and after some tries over that of
- * the proxy's own login. A call that was not sent, or that the node refused, is made again. A call whose outcome is
- * unknown is made again only for a member of a sorted set, since the script finds out by the score whether it has run.
+ * The call goes with its taker's login, after some tries with the proxy's own. It is made again if it was not sent, or
+ * the node refused it. If its outcome is unknown, it is made again only for a member of a sorted set, since the script
+ * sees by the score whether it has run.
  */
 #include <stdio.h>
 #include <string.h>
@@ -53,21 +52,6 @@ static void give_up(struct worker *w, struct permit *p, const char *what) {
     permits_drop(w->shared->permits, p);
 }
 
-/* Makes the call again later, or gives the permit up. */
-static void again(struct worker *w, struct permit *p, const struct call_end *end) {
-    if (p->tries >= TRIES_MAX) {
-        give_up(w, p, "not given back: the node was out of reach, or refused it");
-        return;
-    }
-    if (p->tries % REFUSED_LOGGED == 1)
-        log_warning("a permit could not be given back, and is tried again: %.*s",
-                    end->error ? (int)strlen(end->error) : (int)(end->len > 400 ? 400 : end->len - 3),
-                    end->error ? end->error : end->reply + 1);
-    if (p->tries >= TRIES_OWN)
-        p->login = 0; /* the taker's login may be over, as its session is */
-    permits_put_back(w->shared->permits, p, worker_now(w), AGAIN_MS);
-}
-
 static void give_back_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct give_back *work = REQUEST_OWNER(c->request, struct give_back);
@@ -79,8 +63,16 @@ static void give_back_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
     if (end->error && end->why == UPSTREAM_UNKNOWN && p->shape != PERMIT_MEMBER) {
         give_up(w, p, "the node was lost: whether it was given back is not known, and it is not given back twice");
+    } else if ((end->error || end->reply[0] != ':') && p->tries >= TRIES_MAX) {
+        give_up(w, p, "not given back: the node was out of reach, or refused it");
     } else if (end->error || end->reply[0] != ':') {
-        again(w, p, end);
+        if (p->tries % REFUSED_LOGGED == 1)
+            log_warning("a permit could not be given back, and is tried again: %.*s",
+                        end->error ? (int)strlen(end->error) : (int)(end->len > 400 ? 400 : end->len - 3),
+                        end->error ? end->error : end->reply + 1);
+        if (p->tries >= TRIES_OWN)
+            p->login = 0; /* the taker's login may be over, as its session is */
+        permits_put_back(w->shared->permits, p, worker_now(w), AGAIN_MS);
     } else { /* 0: the semaphore was reset, or the permit is back already */
         if (end->reply[1] == '1') {
             counter_add(&w->counters.permits_returned, (uint64_t)p->n);
@@ -126,8 +118,8 @@ static void permits_give_back(struct worker *w) {
         give_back(w, p);
 }
 
-/* Whether the client (lock_client_hash) has no session any more. Never in a process that leaves: the client's new
- * connections go to another process, and may have the permits. */
+/* Whether the client (lock_client_hash) has no session any more. Never in a process that leaves: its new connections go
+ * to another process. */
 static bool client_left(struct worker *w, uint64_t client) {
     return !w->leaving && !engine_client_connected(w->shared->engine, client);
 }
@@ -318,7 +310,7 @@ static void read_pop(struct reading *x, const struct noted_key *key) {
         take_token(x, key, &item);
 }
 
-/* Reads the reply of BLPOP: the key, and the token. If the node was lost, the command has most likely waited. */
+/* Reads BLPOP's reply: the key, and the token. If the node was lost, the command has most likely waited. */
 static void read_bpop(struct reading *x, const struct noted_key *key) {
     const char *p = x->reply;
     struct resp_item name, token;
@@ -330,17 +322,7 @@ static void read_bpop(struct reading *x, const struct noted_key *key) {
         take_token(x, key, &token);
 }
 
-static void read_texts(struct reading *x, const struct noted_key *key) {
-    bool done = x->unknown || (x->first.type == ':' && x->first.num > 0);
-    for (size_t i = 2; done && i < x->request.argc; i++) {
-        size_t len;
-        const char *text = arg(x, i, &len);
-        if (permits_give_text(x->ledger, &key->op, &x->sender, text, len))
-            counter_add(&x->w->counters.permits_given, 1);
-    }
-}
-
-/* Reads the reply of ZADD: which members it has added. A reply that is neither 0 nor their number does not tell. */
+/* Reads which members ZADD has added. A reply that is neither 0 nor their number does not tell. */
 static void read_zadd(struct reading *x, const struct noted_key *key) {
     static const char *const options[] = {"nx", "xx", "gt", "lt", "ch", "incr", NULL};
     bool keeps = false; /* NX: members that are there keep their scores */
@@ -371,17 +353,12 @@ static void read_zadd(struct reading *x, const struct noted_key *key) {
     }
 }
 
-/* Reads the reply of ZINCRBY, or of ZADD INCR: the new score. */
-static void read_score(struct reading *x, const struct noted_key *key) {
-    size_t len;
-    bool shows = (x->first.type == '$' || x->first.type == ',') && !x->first.null;
-    if (!shows || x->unknown || x->request.argc < 4)
-        return;
-    const char *member = arg(x, x->request.argc - 1, &len);
-    permits_rescore(x->ledger, &key->op, member, len, x->first.str, x->first.len);
-}
-
 static void read_key(struct reading *x, const struct noted_key *key) {
+    const struct resp_item *first = &x->first;
+    bool positive = x->unknown || (first->type == ':' && first->num > 0);
+    bool score = !x->unknown && (first->type == '$' || first->type == ',') && !first->null;
+    const char *text;
+    size_t len;
     switch (x->note->deed) {
     case DEED_COUNT:
         read_count(x, key);
@@ -394,15 +371,22 @@ static void read_key(struct reading *x, const struct noted_key *key) {
         break;
     case DEED_PUSH:
     case DEED_REMOVE:
-        read_texts(x, key);
+        for (size_t i = 2; positive && i < x->request.argc; i++) {
+            text = arg(x, i, &len);
+            if (permits_give_text(x->ledger, &key->op, &x->sender, text, len))
+                counter_add(&x->w->counters.permits_given, 1);
+        }
         break;
     case DEED_ADD:
         if (x->note->command->id == COMMAND_ZADD)
             read_zadd(x, key);
-        read_score(x, key);
+        if (score && x->request.argc >= 4) { /* of ZINCRBY, or of ZADD INCR */
+            text = arg(x, x->request.argc - 1, &len);
+            permits_rescore(x->ledger, &key->op, text, len, first->str, first->len);
+        }
         break;
     case DEED_REPLACE:
-        if (x->unknown || (!x->first.null && !(x->first.type == ':' && x->first.num == 0)))
+        if (x->unknown || (!first->null && !(first->type == ':' && first->num == 0)))
             permits_forget(x->ledger, &key->op);
         break;
     case DEED_RESET:

@@ -2,7 +2,7 @@
  * Locks under `quorum yes` in a simulated world, for rule S8 (docs/quorum.md). Three proxies with three witnesses stand
  * before one Redis, which fails over:
  *
- *      client ── bytes ──> session ── lock_dispatch ── quorum.c ── witness.c ──> wires ──> servers
+ *      client ── bytes ──> session ── lock_dispatch ── confirm.c ── witness.c ──> wires ──> servers
  *        │                     the proxy's own code, as it is                      │          │
  *        │                                                  delay, loss, partition ┘          │
  *        └─ S8 <── what its clock says of its lease             Redis forgets, a witness forgets everything
