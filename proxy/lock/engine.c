@@ -437,7 +437,7 @@ static inline bool outcome_usual(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->plan->verb == LOCK_ACQUIRE && r->outcome == LOCK_GRANTED && !f->entry && r->fence && r->pttl_ms > 0 &&
         !r->leased && !f->peer->closed) {
-        struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->hash, f->plan->slot);
+        struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->plan->hash, f->plan->slot);
         en->gone_fence = r->fence - 1;
         en->live_fence = r->fence;
         en->live_since = atomic_load(&f->e->attempts);

@@ -344,7 +344,7 @@ void learn_repeated(struct outcome *f) {
 
 void learn_lost_attempt(struct outcome *f) {
     f->sh->stats.lost++;
-    contention_note(f->sh, &f->plan->key, f->hash, f->now_ms);
+    contention_note(f->sh, &f->plan->key, f->plan->hash, f->now_ms);
     learn_loss(f);
     bool live = f->entry && f->result->fence && f->entry->live_fence == f->result->fence;
     bool attempt = f->plan->verb == LOCK_ACQUIRE || f->plan->verb == LOCK_COUNT_UP;

@@ -5,8 +5,8 @@
  *      evidence.h   what it says                            workload, claim, aftermath, contention
  *      lease.h      a lease in time                         lease, succession
  *      choose.h     before the script: whose claim it is    attribute, list_party, recognise
- *      outcome.h    after it: what its answer changes       outcome, learn, apply, adopt, list_lock
- *      engine.h     what the session layer calls            engine, member, audit, look, takeover
+ *      outcome.h    after it: what its answer changes       outcome, learn, apply, list_lock
+ *      engine.h     what the session layer calls            engine, member, audit, look
  *
  * A file calls its own layer and the layers above it in this list, and includes no header of a layer below it
  * (tests/unit/test_includes.py).
