@@ -273,7 +273,11 @@ static void learn_course(struct outcome *f, const struct claim *used, bool freed
         if (!used->peer->closed)
             workload_crossed(workload, f->peer, used->peer);
     } else if (freed && release_shows_dedicated(used->contended, used->self_lost)) {
-        workload_uncrossed(workload, f->peer);
+        struct session_stats *h = session_stats_find(f->peer, workload);
+        if (workload->row < UINT8_MAX && ++workload->row == WORKLOAD_ROW)
+            facts_tell(workload);
+        if (h && h->row < UINT8_MAX)
+            h->row++;
     }
 }
 
@@ -290,7 +294,8 @@ static void apply_believed(struct outcome *f) {
     if (!tried)
         incident_report(f->sh, INCIDENT_BELIEVED, outcome_occasion(f),
                         "released: this connection never tried for the lock, and is of the holder's client");
-    bool own = workload && live && (workload_dedicated(workload, live->peer) || workload->losers_release);
+    bool own =
+        workload && live && (workload_dedicated(workload, live->peer) || (workload->facts & FACT_LOSERS_RELEASE));
     bool waits = !tried && own && !live->peer->remote;
     if (!waits) {
         /* If the session's own lease was released over another session, this may be its late release: no crossing. */

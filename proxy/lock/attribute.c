@@ -15,7 +15,8 @@
 #include "proxy/lock/choose.h"
 
 enum {
-    DEBT_SHARE = 4,    /* D1: a lost attempt expects a release for this part of the lease */
+    DEBT_SHARE = 4, /* D1: a lost attempt expects a release for this part of the lease */
+    FOLLOWED_LEAST = 4,
     FOLLOW_SHARE = 20, /* F2: an EXPIRE within this part of the lease follows a loss */
     TWICE = 2          /* D2: how often a release follows another over one session */
 };
@@ -209,7 +210,7 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     workload_count(f, c, TALLY_RELEASED);
     plan->counted = true;
     /* D2: releases follow each other over one session, and losers release: the workload is pooled. */
-    if (f->twice >= TWICE && s->owner == LOCK_OWNER_AUTO && !f->pooled && workload_surplus(f, c))
+    if (f->twice >= TWICE && s->owner == LOCK_OWNER_AUTO && !(f->facts & FACT_POOLED) && workload_surplus(f, c))
         workload_pool(s->sh, f, &plan->key, s->now_ms);
     /* D1: a lost attempt expects a release, and this release is the expected one. */
     if (!s->pooled || !c->debts.count)
@@ -380,12 +381,19 @@ static bool behind_a_loss(const struct speaker *s) {
            s->now_ms - s->contender->sent_ms <= aftermath_at_once_ms(s->self);
 }
 
+/* F2: whether the workload's losers send an EXPIRE behind a refused attempt: three quarters of at least four losses
+ * were followed by one. */
+static bool losers_expire(const struct workload *f) {
+    unsigned bits = f->followed & ((1u << f->follow_count) - 1);
+    return f->follow_count >= FOLLOWED_LEAST && 4 * (unsigned)__builtin_popcount(bits) >= 3u * f->follow_count;
+}
+
 static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
     bool strict = s->owner == LOCK_OWNER_CONNECTION;
     /* K: a worker that is recognised for the live lease asks again for its own lock, and extends it. */
     const struct claim *live = s->recognised ? claim_live(s->en, s->self->client, s->now_ms) : NULL;
     bool holds = live && recognised_for(s->contender, live);
-    bool refused = !holds && follows_loss(s, plan->rule) && workload_losers_expire(s->workload);
+    bool refused = !holds && follows_loss(s, plan->rule) && losers_expire(s->workload);
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
     struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
     if (strict) {

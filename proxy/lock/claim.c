@@ -224,7 +224,7 @@ void tenure_renumber(const struct claim *c, uint64_t fence) {
 }
 
 bool writes_for_others(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
-    bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && f->pooled);
+    bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && (f->facts & FACT_POOLED));
     return workload_pooled(f, p, rule) && (pool || !p->overlapped);
 }
 

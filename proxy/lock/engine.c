@@ -114,7 +114,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     struct peer *p = plan->peer = peer_get(sh, s);
     plan->workload = rule ? workload_of_plan(s, p, plan) : 0;
     const struct workload *workload = rule ? workload_of(sh, p, plan->workload) : NULL;
-    plan->attempt = ledger_number(e) - (workload && workload->pooled);
+    plan->attempt = ledger_number(e) - (workload && (workload->facts & FACT_POOLED));
     plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
     if (p->alarms && alarms_end_by(verb))
         alarms_forget(p, key, 0);

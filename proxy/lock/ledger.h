@@ -177,10 +177,8 @@ struct workload {
     struct list_node idle;  /* in the order of use */
     uint64_t key;           /* of identity, rule and pattern */
     uint32_t refs;          /* session_stats, key_stats, claims */
-    bool pooled;            /* its workers share connections: two crossings were seen */
+    unsigned facts;         /* enum workload_fact, but FACT_DEDICATED, which follows from `row` */
     bool elsewhere;         /* another proxy has given it a lease */
-    bool losers_release;    /* D3: its losers send a release right behind a lost attempt */
-    bool losers_quiet;      /* sessions lost many attempts in a row without a release, here or at another proxy */
     uint8_t longest_row;    /* the longest row of lost attempts before a refused release; 0: none was refused */
     struct aftermath after;
     bool audited;         /* its rule is in audit: no fact of it is written to Redis */
