@@ -264,7 +264,7 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
 /* ---- a wrong refusal -------------------------------------------------------------------------------- */
 
 void aftermath_row(struct contender *w, const struct claim *live) {
-    if (!live || !claim_suspicious(live, 0))
+    if (!live || !claim_suspicious(live))
         w->suspicious_row = 0;
     else if (w->suspicious_row < LOSSES_MAX)
         w->suspicious_row++;

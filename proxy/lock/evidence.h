@@ -100,9 +100,8 @@ bool claim_is_delayed(const struct claim *c, int64_t now_ms);
 bool claim_suspect(struct claim *c, uint32_t suspects);
 /* C3: a release was counted for an older claim, and was perhaps this claim's, which waits until deadline_ms at most. */
 void claim_expect_until(struct claim *c, int64_t deadline_ms);
-/* Whether a release was refused while the lease was live, and its holder has not extended it since. `suspects`: how
- * many refused releases a script's answer has counted. */
-bool claim_suspicious(const struct claim *c, uint32_t suspects);
+/* Whether a release was refused while the lease was live, and its holder has not extended it since. */
+bool claim_suspicious(const struct claim *c);
 /* The client's claim whose lease is live, as far as this proxy knows; NULL: none. */
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
 /* C6: whether the lease, which has ended before its time, may have been released through another proxy, over another

@@ -223,7 +223,7 @@ static void forgotten(struct outcome *f, const struct workload *workload, struct
         key_stats->asked_own_ms = key_stats->suspected_ms = 0;
     }
     /* a one-shot client does not ask again, so the refused release was another session's */
-    if (!own && (claim_one_shot(c) || !claim_suspicious(c, 0)))
+    if (!own && (claim_one_shot(c) || !claim_suspicious(c)))
         return;
     if (*since_ms == 0)
         *since_ms = f->now_ms;
