@@ -244,7 +244,7 @@ static bool is_doubtful(const struct speaker *s) {
     return s->loser || (s->key_stats && s->contender && s->contender->release_due);
 }
 
-/* Whether the holder's session, or this one if no lease is known, carries one worker's commands. */
+/* Whether the holder's session (the speaker's, if no lease is known) carries one worker's commands. */
 static bool holder_dedicated(const struct speaker *s) {
     return workload_dedicated(s->workload, s->live ? s->live->peer : s->self);
 }

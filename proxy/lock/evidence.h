@@ -108,7 +108,7 @@ struct claim *claim_live(const struct entry *en, const struct lock_client *clien
  * connection of a pool. A dedicated session's lease has not, nor has a lease that Redis may have forgotten. */
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
 /* C6: a release by this claim did not find the claim's lease. Returns whether the release is meant for a later lease,
- * since this one may have been released through another proxy. A lease that is about to end may have expired. */
+ * since its own lease may have been released through another proxy. A lease that is about to end may have expired. */
 bool claim_made_way(const struct claim *c, int64_t now_ms);
 /* Notes that a client has released under a rule, and is expected to release again. A client that never did uses the
  * locks as throttles. */

@@ -286,6 +286,9 @@ static inline void workload_put(struct workload *f) {
 
 /* ---- what a shard remembers ------------------------------------------------------------------ */
 
+/* A bit in the ids of peers that stand for a session at another proxy. Sessions' ids are counted, and are lower. */
+#define PEER_ELSEWHERE ((uint64_t)1 << 63)
+
 /* A peer is what one shard knows of a session. */
 struct peer {
     struct table_link link;       /* in its table */

@@ -1,37 +1,34 @@
 /*
  * Successors: a client whose connection was cut comes back over another connection, with the same identity. The proxy
- * renews for the new connection what the old one held. Knows no commands.
+ * renews for it what the old one held. Knows no commands.
  *
  *      session closes ──> its orphan: the leases that the proxy renewed ──> waits, for as long as they last
  *                                                                             │
  *      session comes to the identity, after that or up to a second before ────┴──> its successor: they are renewed
  *
- * An orphan is what a closed session has left. Its successor is the session that goes on with it: the successor of the
- * closed session.
+ * An orphan is what a closed session has left. Its successor is the session that goes on with it.
  *
  * A crashed worker's lock has to be free within its lease. But a worker that was started in its place looks the same as
  * a worker that has come back. Therefore:
  *
  * - An orphan has one successor, the first session that came, and a session is the successor of one orphan.
  * - A session that was connected long before is no successor.
- * - A session that is refused any lock is no successor, and the orphan goes to the session that came next. Workers that
- * were started anew are refused: each of them would keep the lock that the next worker asks for.
+ * - A session that is refused any lock is no successor, and the orphan goes to the session that came next: workers that
+ * were started anew would each keep the lock that the next one asks for.
  * - A session that has acquired several other locks of the workload and has let go of them, and has not shown that it
- * knows the orphan's lock, is no successor: it does a new worker's work.
- * - A successor that leaves before a lease was renewed for it may have been any worker. After a few successors of this
- * kind, the orphan gets no successor any more.
+ * knows the orphan's lock, does a new worker's work.
+ * - A successor that leaves before a lease was renewed for it may have been any worker. After a few of them, the orphan
+ * gets no successor any more.
  *
- * If a client's connections count as pooled, no connection is one worker's. The leases of all of them are left when the
- * last connection closes, and the next session of the client is there for all of them. A refusal says little there,
- * since a colleague may hold the lock. But a lease whose lock was asked for in vain since then is renewed for a few
- * leases more, and not for ever.
+ * If a client's connections count as pooled, the leases of all of them are left when the last connection closes, and
+ * the next session of the client is there for all. A refusal says little there, since a colleague may hold the lock: a
+ * lease that was asked for in vain since then is renewed for a few leases more.
  *
  * A client may come back at another proxy. The sink is told of each lease that waits. The other proxy takes the lease
- * over, under a token of its own, for the first session that came there. From then on it treats the lease as if a
- * session of its own had left it.
+ * over, under a token of its own, for the first session that came there, as if a session of its own had left it.
  *
- * Two kinds of locks have no successors. Under `owner connection` another session's commands would not count for the
- * lease. The nodes of a list lock live and end with their owner's connection.
+ * Under `owner connection` there are no successors: another session's commands would not count for the lease. Nor has a
+ * list lock: its nodes live and end with their owner's connection.
  */
 #include "proxy/lock/lease.h"
 
@@ -106,8 +103,8 @@ static bool lost_to(const struct contender *w, const struct claim *c) {
     return w && w->lost && w->lost_fence == c->fence;
 }
 
-/* Whether the successor does the work of a worker that was started anew: it has let go of other locks of the lease's
- * workload. The locks that it still has may be a part of the work under the lease. */
+/* Whether the successor works as one that was started anew: it has let go of other locks of the lease's workload. Locks
+ * that it still has may be a part of the work under the lease. */
 static bool works_elsewhere(struct shard *sh, const struct peer *p, const struct claim *c) {
     uint64_t pattern;
     struct lock_key key = entry_key(c->entry);
@@ -117,8 +114,7 @@ static bool works_elsewhere(struct shard *sh, const struct peer *p, const struct
     return h && h->attempts >= p->claim_count + OTHERS && !(w && recognised_for(w, c));
 }
 
-/* Returns the id of the orphan's successor; 0: it has none. If the successor is `refused`, a session that does not hold
- * the lock, the next successor takes its place. */
+/* Returns the id of the orphan's successor; 0: it has none. If it is `refused`, the next one takes its place. */
 static uint64_t successor_of(struct lock_engine *e, struct orphan *st, uint64_t refused) {
     pthread_mutex_lock(&e->clients.mutex);
     if (st->successor && st->successor->id == refused)
@@ -184,15 +180,12 @@ void successor_tell(struct shard *sh, const struct claim *c, int64_t until_ms, i
 
 /* ---- leases that were left at another proxy ------------------------------------------------------ */
 
-/* The bit in the ids of peers that stand for a session at another proxy. Sessions' ids are counted, and are lower. */
-#define ELSEWHERE ((uint64_t)1 << 63)
-
 static uint64_t group_number(const struct lock_left *left) {
-    return hash_bytes(&(struct hash_seed){0, 0}, left->group, strlen(left->group)) | ELSEWHERE;
+    return hash_bytes(&(struct hash_seed){0, 0}, left->group, strlen(left->group)) | PEER_ELSEWHERE;
 }
 
-/* Returns the first session that has come since the lease was left, and may be its owner. `any`: it may be the
- * successor of another orphan. NULL: there is none. The clients' mutex is held. */
+/* Returns the first session that has come since the lease was left, and may be its owner (`any`: also if it is another
+ * orphan's successor); NULL: there is none. The clients' mutex is held. */
 static struct lock_session *come_back(const struct lock_client *client, const struct lock_left *left, uint64_t group,
                                       bool any) {
     struct lock_session *first = NULL;
@@ -228,8 +221,7 @@ uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
     return number;
 }
 
-/* The peer that stands for the session at the other proxy. All shards share one orphan of the group's leases, which
- * waits or has a successor. */
+/* The peer that stands for the session at the other proxy. All shards share one orphan of the group's leases. */
 static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *left) {
     struct lock_engine *e = sh->engine;
     uint64_t group = group_number(left);

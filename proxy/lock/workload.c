@@ -3,7 +3,7 @@
  * about a command.
  *
  * Facts: what is known of workloads beyond one run and one proxy. The sink is told a fact when it is learnt. The fact
- * comes back from Redis by engine_learnt, to all proxies, and to those that start later.
+ * comes back from Redis by engine_learnt, to all proxies, also to proxies that start later.
  *
  * The thresholds were found by simulation, with two aims. A pool is recognised after two releases. Workers with
  * connections of their own never count as a pool, whatever their losers send.

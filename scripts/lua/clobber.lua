@@ -6,16 +6,15 @@
 --       seen. Then the database of the locks, '' if it is the connection's; the connection's database; the command
 --
 -- The command runs if each lock is free, is data, or is held by the caller under the lock's own claim. Otherwise the
--- reply is LOCKED, and nothing is done. Exception: some commands (MSETNX, MSETEX NX, ...) say no themselves if the lock
--- exists. Redis runs these commands also if another session holds the lock, and the session gets their own reply. The
--- envelope of a refusal has a seventh element: which of the n locks refuses, from 1. Outcomes:
+-- reply is LOCKED; of a command that says no itself if the lock exists (MSETNX, ...), its own. The envelope of a refusal
+-- has a seventh element: which of the n locks refuses, from 1. Outcomes:
 --   granted   MSETNX, or MSETEX with NX, has acquired all of the locks, with one fence
 --   released  a lock of the caller's is gone or changed, and its lease is over
 --   done      the command left the caller's locks as they were (RENAMENX that answers 0), or moved the end of a hash
 --             lock's field. Of one lock, the envelope says how the lease stands
 --   open      there was data alone
 --   free      there was nothing at the lock keys
--- What the command puts at a lock key otherwise belongs to no lease. It has the expiry that the command gave it.
+-- What the command puts at a lock key otherwise belongs to no lease, and has the expiry that the command gave it.
 local n = tonumber(claim)
 local each = {}
 for i = 1, n do

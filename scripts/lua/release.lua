@@ -1,8 +1,8 @@
 -- release.lua: DEL, UNLINK, GETDEL, DELIFEQ, DELEX, and PROXY RELEASE (right 'operator'), in every state of the lock;
 -- release_usual.lua and free.lua come first where they may do. Keeps S1, S4, L2. If the caller is the holder, the lock is
 -- released. On data the command runs as on Redis. Otherwise it is refused with 0 or nil. Of a list lock only the head is
--- removed. DELIFEQ and DELEX compare for themselves (compare.lua): what says no of itself is no release, and leaves the
--- claim. Exception: the claim is spent if its lease has ended.
+-- removed. DELIFEQ and DELEX compare for themselves (compare.lua): what says no of itself leaves the claim, unless its
+-- lease has ended.
 --
 -- ARGV 9 is, under a rule with `wait`, what tell() is told (tell.lua), else '0'. ARGV 6 is by right 'operator' the rule's
 -- lock-delay.

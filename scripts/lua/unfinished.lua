@@ -1,6 +1,6 @@
 -- unfinished.lua: an attempt that was sent without a script before, and came to nothing (proxy/session/locks/short_form.c):
 -- it has set only one of the lock and its guard record, or its fence was not above the slot's watermark. The build puts
--- this file in the place of a script's line "--@unfinished".
+-- it in the place of "--@unfinished".
 --
 -- The claim says what is known of the attempt. '!': it has set its lock, which is the lock at the key if that holds the
 -- value and no later lease stands there. Its fence follows if it was above the watermark. '-' and its fence: it has not,
