@@ -32,9 +32,8 @@ local function refused()
   keep_queue()
   return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)
 end
--- Whether the caller may be the worker that pushed the node. It may be if the party that pushed has left. It may also
--- be if the caller has no node here and this proxy may not know that the party has left: the party has not read for
--- long, or is another proxy's.
+-- Whether the caller may be the worker that pushed the node: the party that pushed has left; or the caller has no node
+-- here, and the party has not read for long or is another proxy's, so that this proxy may not know that it has left.
 local function may_repeat(record)
   if not kin(record) then return mine(record) end
   if has_left(record.party) then return true end

@@ -56,8 +56,8 @@ if s.list and shape == 'nil' then return envelope(redis.pcall(name, lock), 'erro
 -- The sessions that wait keep their places.
 if s.list then return (release_head(s, how == 'done' and 'released' or how, '1')) end
 secure(s, true)
--- Redisson's read lock is a hash with a field for each reader, and one for the mode. Other readers go on reading, so
--- only the holder's field is deleted. Without a live lease, the record's `kind` says nothing about the lock.
+-- Of Redisson's read lock, a hash with a field for each reader and one for the mode, only the holder's field is deleted.
+-- Without a live lease, the record's `kind` says nothing about the lock.
 local readable = s.token and shape == 'int' and s.kind == 'hash' and right ~= 'operator'
 local reads = readable and redis.call('HGET', lock, 'mode') == 'read'
 if reads and redis.call('HLEN', lock) > 2 then
