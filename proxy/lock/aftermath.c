@@ -4,20 +4,16 @@
  *      attempt lost ──┬─ a release at once       its code releases in `finally`: the release is the loser's
  *                     └─ nothing, or an attempt  losers do not release here: a release is a colleague's, over a pool
  *
- * Some code releases also after a failed attempt. A pooled connection carries a holder's release behind a colleague's
- * lost attempt. On one connection both are the same bytes. What else happens tells them apart:
+ * On one connection, a loser's release and a colleague's are the same bytes. What else happens tells them apart. In a
+ * pool, further attempts are lost in silence. Where losers release, a second release for the same lease comes soon.
  *
- * - In a pool, the holder sends one release for its lease, and no loser sends any. Further attempts are therefore lost
- *   in silence.
- * - Where losers release, a second release for the same lease comes soon: another loser's, or the holder's own.
- *
- * So a release behind a loss is held back for a moment, until either is seen (C4 and D3 of docs/locks.md). That holds
- * however late the release comes, since a busy machine may delay a loser's for any time. If a refused release turns out
- * to have been the holder's, its lease makes way (B2).
+ * So a release behind a loss is held back for a moment, until either is seen (C4 and D3 of docs/locks.md), however late
+ * it comes: a busy machine may delay a loser's. If a refused release was the holder's, its lease makes way (B2).
  */
 #include "proxy/lock/evidence.h"
 
 enum {
+    FOLLOWED_MAX = 16,   /* the bits of workload.followed */
     TRIPS = 2,           /* round trips of the client's connection that the next two times have on top */
     AT_ONCE_MS = 5,      /* a release that comes within so many ms of its session's loss comes at once */
     SOON_MS = 1,         /* a release within so many ms comes without any work in between */
@@ -104,7 +100,7 @@ static void loss_turns_quiet(struct workload *f, struct key_stats *c, struct los
     l->next = LOSS_QUIET;
     count_loss(f, c, false, l->row);
     if (l->row >= AFTERMATH_ROWS && score(&f->after, AFTERMATH_ROWS, 0) <= QUIET_SCORE)
-        workload_quiet(f);
+        (void)workload_learn(f, FACT_LOSERS_QUIET);
     if (l->row >= row_of_losers(f) && c->unlike_losers < LOSSES_MAX)
         c->unlike_losers++;
     if (c->held.silent < LOSSES_MAX)
@@ -126,7 +122,7 @@ static const struct aftermath *evidence(const struct workload *f, const struct k
 bool workload_losers_release(const struct workload *f, const struct key_stats *c) {
     bool key_says_no =
         c && !c->doubled && evidence(f, c) == &c->after && score(&c->after, row_of_losers(f), 0) <= QUIET_SCORE;
-    return (f->losers_release && !key_says_no) || workload_surplus(f, c);
+    return ((f->facts & FACT_LOSERS_RELEASE) && !key_says_no) || workload_surplus(f, c);
 }
 
 /* The session's last loss on the key, or NULL. */
@@ -141,7 +137,8 @@ static struct loss *last_loss(struct key_stats *c, const struct peer *p) {
 static void aftermath_forget(struct workload *f, struct key_stats *c) {
     struct loss l = losses_take(&c->recent);
     loss_turns_quiet(f, c, &l);
-    workload_followed(f, l.expired);
+    f->followed = (uint16_t)(f->followed << 1 | l.expired); /* F2 */
+    f->follow_count += f->follow_count < FOLLOWED_MAX;
 }
 
 void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, int64_t now_ms) {
@@ -163,9 +160,9 @@ void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w
         aftermath_forget(f, c);
     if (w->lost_row < LOSSES_MAX)
         w->lost_row++;
-    losses_add(&c->recent, now_ms, w->peer->id);
-    c->recent.at[c->recent.count - 1].at_once_ms = (uint16_t)aftermath_at_once_ms(w->peer);
-    c->recent.at[c->recent.count - 1].row = w->lost_row;
+    struct loss *l = losses_add(&c->recent, now_ms, w->peer->id);
+    l->at_once_ms = (uint16_t)aftermath_at_once_ms(w->peer);
+    l->row = w->lost_row;
 }
 
 /* ---- the verdict ---------------------------------------------------------------------------------- */
@@ -176,29 +173,13 @@ void aftermath_second(struct workload *f, struct key_stats *c, const struct peer
     if (!h->session_id || h->session_id == p->id || h->again || now_ms - h->seen_ms > HELD_SEEN_MS)
         return;
     c->doubled = true;
-    workload_releases_lost(f);
+    (void)workload_learn(f, FACT_LOSERS_RELEASE);
 }
 
-/* C4: whether the lease that was live when the release was first held back has ended. The release is not for the next
- * lease. If another proxy gave the live lease, this proxy may have heard of it late: its fence proves nothing. */
+/* C4: whether the lease that was live when the release was first held back has ended: the release is not for the next
+ * one. Of another proxy's lease this proxy may have heard late: its fence proves nothing. */
 static bool lease_changed(const struct contender *w, const struct claim *live) {
-    if (!w->held_ms || (live && (live->fence == w->held_fence || live->peer->remote)))
-        return false;
-    return w->held_fence != 0;
-}
-
-/* C4: decides once a release is not held back any longer, or cannot be. C6: one of several proxies sees only a part
- * of what follows losses. It therefore believes a held-back release that came later than "soon", unless another loss
- * was followed by a release (`sees_a_part`: held back, later than soon, and not the only proxy). */
-static enum loser_release decide(const struct aftermath *a, unsigned row, const struct claim *live, bool at_once,
-                                 bool sees_a_part) {
-    if (!at_once || score(a, row, 1) <= QUIET_SCORE) /* this release does not count for itself */
-        return LOSER_BELIEVED;
-    /* C4: behind a long row the score rests on few losses. An attempt was lost over the holder's session, so that
-     * session carries other workers' commands. Exception: the lost attempt may be the holder's own, a nested one. */
-    if (live && live->self_lost && row >= LONG_ROW)
-        return LOSER_BELIEVED;
-    return sees_a_part && losses_so_far(a->followed, row) <= 1 ? LOSER_BELIEVED : LOSER_REFUSED;
+    return w->held_ms && w->held_fence && !(live && (live->fence == w->held_fence || live->peer->remote));
 }
 
 /* C4: holds a release back. The first call notes which lease it may be for. */
@@ -218,29 +199,35 @@ static enum loser_release hold_back(struct contender *w, struct key_stats *c, co
 /* C4: decides about a loser's release where losers are not known to release. */
 static enum loser_release weigh(struct workload *f, struct key_stats *c, struct contender *w, const struct claim *live,
                                 bool waits, int64_t now_ms) {
+    const struct aftermath *a = evidence(f, c);
     int64_t apart_ms = (w->held_ms ? w->held_ms : now_ms) - w->sent_ms;
     bool at_once = apart_ms <= aftermath_at_once_ms(w->peer);
-    bool remembered = w->held_ms && c->held.session_id == w->peer->id;
-    unsigned silent = remembered ? c->held.silent : 0;
+    unsigned silent = w->held_ms && c->held.session_id == w->peer->id ? c->held.silent : 0;
     /* C4: where losers release, these losses would have been followed. So the release is a colleague's. */
     if (silent >= HOLD_LOSSES)
         return LOSER_BELIEVED;
     if (waits)
         return hold_back(w, c, live, now_ms);
-    /* C6: losers are known to be quiet, from this proxy or another one. No other loss here was followed by a
-     * release. */
-    if (f->losers_quiet && losses_so_far(evidence(f, c)->followed, 1) <= 1)
+    /* C6: losers are known to be quiet. No other loss here was followed by a release. */
+    if ((f->facts & FACT_LOSERS_QUIET) && losses_so_far(a->followed, 1) <= 1)
         return LOSER_BELIEVED;
+    if (!at_once || score(a, w->lost_row, 1) <= QUIET_SCORE) /* this release does not count for itself */
+        return LOSER_BELIEVED;
+    /* C4: behind a long row the score rests on few losses. An attempt was lost over the holder's session, so that
+     * session carries other workers' commands. Exception: the lost attempt may be the holder's own, a nested one. */
+    if (live && live->self_lost && w->lost_row >= LONG_ROW)
+        return LOSER_BELIEVED;
+    /* C6: one of several proxies sees only a part of what follows losses. It believes a held-back release that came
+     * later than "soon", unless another loss was followed by a release. */
     bool sees_a_part =
         w->held_ms && engine_elsewhere(f->shard->engine) && apart_ms > SOON_MS + TRIPS * trip_ms(w->peer);
-    return decide(evidence(f, c), w->lost_row, live, at_once, sees_a_part);
+    return sees_a_part && losses_so_far(a->followed, w->lost_row) <= 1 ? LOSER_BELIEVED : LOSER_REFUSED;
 }
 
 enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,
                                      const struct claim *live, bool patient, int64_t now_ms) {
     const struct peer *p = w->peer;
     bool again = w->held_ms != 0;
-    int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
     note_quiet(f, c, now_ms);
     /* D3: if the loss was counted as quiet, that count is taken back. Only a release at once makes it followed. */
     struct loss *l = !again && w->lost ? last_loss(c, p) : NULL;
@@ -250,7 +237,7 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
             after_uncount_quiet(&c->after, l->row);
         }
         l->next = LOSS_RELEASED;
-        if (apart_ms <= aftermath_at_once_ms(p))
+        if (now_ms - w->sent_ms <= aftermath_at_once_ms(p))
             count_loss(f, c, true, l->row);
     }
     int64_t most_ms = HOLD_MS + HOLD_TRIPS * trip_ms(p);
@@ -258,8 +245,8 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     /* C6: where this proxy knows no live lease, another proxy may have given one. */
     bool waits = patient && (live || engine_elsewhere(f->shard->engine)) && !long_enough;
     enum loser_release said = LOSER_REFUSED;
-    /* L7: the release may be a holder's, so it is not refused without evidence. D3: where losers are known to release,
-     * the release is refused. C4: so is a release whose lease has ended meanwhile. */
+    /* L7: the release may be a holder's, so it is not refused without evidence: D3, losers are known to release; C4,
+     * its lease has ended meanwhile. */
     if (!lease_changed(w, live) && !workload_losers_release(f, c))
         said = weigh(f, c, w, live, waits, now_ms);
     if (said == LOSER_HELD_BACK)
@@ -277,7 +264,7 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
 /* ---- a wrong refusal -------------------------------------------------------------------------------- */
 
 void aftermath_row(struct contender *w, const struct claim *live) {
-    if (!live || !claim_suspicious(live, 0))
+    if (!live || !claim_suspicious(live))
         w->suspicious_row = 0;
     else if (w->suspicious_row < LOSSES_MAX)
         w->suspicious_row++;
@@ -290,7 +277,7 @@ bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, 
 
 void aftermath_mistaken(struct workload *f, struct key_stats *c) {
     static const struct aftermath QUIET = {.total = 2, .quiet = {[AFTERMATH_ROWS - 1] = 2}};
-    f->losers_release = false;
+    f->facts &= ~(unsigned)FACT_LOSERS_RELEASE;
     f->longest_row = 0;
     if (c) {
         c->after = QUIET;

@@ -7,10 +7,9 @@
 
 #include <stdio.h>
 
-/* Whether the claim's worker is the worker that acquires now, so that the claim is dropped. A1: one worker does one
- * thing after another, so its acquisition ends its earlier lease. Exception: a claim stays if its own session has
- * lost attempts against it, since it may be a colleague's. A2: where values vary, a worker that writes an earlier
- * claim's value has come back to that claim. */
+/* Whether the claim's worker acquires now, so that the claim is dropped. A1: one worker does one thing after another.
+ * Exception: a claim against which its own session has lost attempts may be a colleague's. A2: where values vary, a
+ * worker that writes an earlier claim's value has come back to it. */
 static bool comes_back(const struct outcome *f, const struct workload *workload, const struct claim *c, bool pooled,
                        bool vary, uint64_t hash) {
     bool own = c->peer == f->peer;
@@ -40,8 +39,7 @@ static void drop_older(struct outcome *f, const struct workload *workload, const
     }
 }
 
-/* The command's transaction, for claim->told_by; a command outside a transaction stands for itself. The low half of
- * the number is enough to tell it from all commands in flight. */
+/* The command's transaction, for claim->told_by. The low half of the number tells it from all commands in flight. */
 static uint32_t group_of(const struct lock_plan *plan) {
     return (uint32_t)(plan->group ? plan->group : plan->attempt);
 }
@@ -81,8 +79,7 @@ void apply_acquired(struct outcome *f) {
     outcome_schedule(f, claim_granted(f));
 }
 
-/* B2: the attempt has released the lease that had to make way, before it acquired. Ends that lease's claim, if it is
- * still there. */
+/* B2: the attempt has released the lease that had to make way. Ends that lease's claim, if it is still there. */
 static void apply_release_then_acquire(struct outcome *f) {
     struct claim *c = f->plan->claim_fence ? claim_of_fence(f->entry, f->plan->claim_fence, f->peer->client) : NULL;
     if (!c || !c->workload)
@@ -138,8 +135,8 @@ void apply_granted(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-/* Makes a claim for an attempt that may have acquired, so that a release behind it is not refused as another
- * session's. The proxy renews nothing for it. */
+/* Makes a claim for an attempt that may have acquired, so that a release behind it is not refused. It is not renewed.
+ */
 static void apply_unknown_acquisition(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
     if (f->claim && claim_is_live(f->claim, f->now_ms))
@@ -152,9 +149,8 @@ static void apply_unknown_acquisition(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-/* C5: notes a SET XX. If it leaves the lock less than half of its time, it may be a release: no release is expected
- * after the new end. If it moves the end to later, it is an extension. Under `owner any` the command may be any
- * session's. */
+/* C5: notes a SET XX. If it leaves the lock less than half of its time, no release is expected after the new end. If
+ * it moves the end to later, it is an extension. Under `owner any` it may be any session's. */
 static void note_rewritten(const struct outcome *f, struct claim *c, int64_t end_ms) {
     if (f->plan->verb != LOCK_REWRITE || !c->end_ms || c->leased || f->plan->rule->owner == LOCK_OWNER_ANY)
         return;
@@ -186,8 +182,7 @@ void apply_done(struct outcome *f) {
     /* The expiry that a colleague's command found may be older than the expiry that the holder has set since. */
     if (told.outcome == LOCK_ADOPTED && began <= c->told)
         told.leased = told.leased && c->leased;
-    /* An expiry that was found unchanged says nothing about an expiry that the holder may be setting at this
-     * moment. */
+    /* An expiry that was found unchanged says nothing about one that the holder may be setting now. */
     uint64_t told_before = c->told;
     int64_t left_ms = told.pttl_ms < FAR_MS ? told.pttl_ms : FAR_MS;
     int64_t inexact_ms = f->now_ms - f->plan->begun_ms + 50, moved_ms = f->now_ms + left_ms - end_ms;
@@ -216,8 +211,7 @@ static void restore(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-/* Takes back the count of a release that was not carried out: it was not sent, Redis refused it, or EXEC did nothing
- * (G1). */
+/* Takes back the count of a release that was not sent, or was refused by Redis, or whose EXEC did nothing (G1). */
 static void uncount(struct outcome *f) {
     const struct lock_plan *plan = f->plan;
     struct workload *workload = outcome_workload(f);
@@ -260,8 +254,8 @@ static struct claim *its_own_live(const struct outcome *f) {
     return f->result->fence ? claim_of_fence(f->entry, f->result->fence, f->peer->client) : NULL;
 }
 
-/* C3: gives the live claim the deadline of the older claim that the release has used. A missed release shifts later
- * releases only until its own deadline. */
+/* C3: gives the live claim the deadline of the older claim that the release has used: a missed release shifts later
+ * ones only until then. */
 static void inherit_deadline(const struct outcome *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
     const struct workload *workload = outcome_workload(f);
@@ -279,22 +273,17 @@ static void learn_course(struct outcome *f, const struct claim *used, bool freed
         if (!used->peer->closed)
             workload_crossed(workload, f->peer, used->peer);
     } else if (freed && release_shows_dedicated(used->contended, used->self_lost)) {
-        workload_uncrossed(workload, f->peer);
+        struct session_stats *h = session_stats_find(f->peer, workload);
+        if (workload->row < UINT8_MAX && ++workload->row == WORKLOAD_ROW)
+            facts_tell(workload);
+        if (h && h->row < UINT8_MAX)
+            h->row++;
     }
 }
 
-/* C4: notes that the holder of the live lease, which another session has released, may still send its own release. */
-static void expect_release(struct outcome *f, const struct claim *live) {
-    if (!live || live->peer == f->peer || live->peer->remote || live->peer->closed)
-        return;
-    struct contender *w = contender_get(f->sh, f->entry, live->peer);
-    w->release_due = true;
-    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
-}
-
 /* C4: applies a release that was believed. A session that has never tried for a lock of the workload may be an
- * operator's or a clean-up job's. If the holder's session is dedicated, or the workload's losers release, the
- * holder's own release is still to come. The claim waits for it. */
+ * operator's. If the holder's session is dedicated, or the workload's losers release, the claim waits for the holder's
+ * own release. */
 static void apply_believed(struct outcome *f) {
     struct claim *live = its_own_live(f);
     struct workload *workload = outcome_workload(f);
@@ -305,20 +294,23 @@ static void apply_believed(struct outcome *f) {
     if (!tried)
         incident_report(f->sh, INCIDENT_BELIEVED, outcome_occasion(f),
                         "released: this connection never tried for the lock, and is of the holder's client");
-    bool own = workload && live && (workload_dedicated(workload, live->peer) || workload->losers_release);
+    bool own =
+        workload && live && (workload_dedicated(workload, live->peer) || (workload->facts & FACT_LOSERS_RELEASE));
     bool waits = !tried && own && !live->peer->remote;
     if (!waits) {
-        /* The session's own lease was released over another session, and no attempt came since. So this may be the
-         * release of that lease's holder, late, and it says nothing of a pool. */
+        /* If the session's own lease was released over another session, this may be its late release: no crossing. */
         struct contender *w = contender_find(f->entry, f->peer);
         if (!w || !w->release_due)
             outcome_crossing(f, workload, live);
         if (w)
             w->release_due = false;
-        expect_release(f, live);
+        if (live && live->peer != f->peer && !live->peer->remote && !live->peer->closed) {
+            struct contender *holder = contender_get(f->sh, f->entry, live->peer);
+            holder->release_due = true;
+            contender_touched(f->sh, holder, f->plan->rule, f->now_ms);
+        }
         outcome_spend(f, live);
-    } else {
-        /* The claim is kept for no longer than its lease can have gone on. */
+    } else { /* for no longer than its lease can have gone on */
         claim_extra(live)->deadline_ms = f->now_ms + (claim_length(live) ? claim_length(live) : claim_memory(live));
         lease_end(f->sh, live, LEASE_TAKEN, f->now_ms);
         if (live->lease != LEASE_AWAITS_OWNER)
@@ -336,10 +328,9 @@ static void apply_spent_elsewhere(struct outcome *f) {
         outcome_spend(f, live);
 }
 
-/* Counts a refused release that may have been for the live lease. C6: the release's claim may have been released
- * through another proxy before. Then the release may be for the live lease: if the workload may be pooled and another
- * proxy serves it, or if the session has acquired the live lease itself, whether or not this proxy has met another
- * proxy. Otherwise the claim's lease has just ended, perhaps a little earlier than this proxy knew. */
+/* Counts a refused release that may have been for the live lease. C6: that may be so if the release's claim was
+ * released through another proxy before: the workload may be pooled and another proxy serves it, or the session has
+ * acquired the live lease itself. Otherwise the claim's lease has just ended, a little earlier than was known. */
 static void apply_suspected(struct outcome *f) {
     struct claim *live = its_own_live(f);
     bool spent = f->plan->right == RIGHT_SPENT && live && f->claim &&
@@ -401,16 +392,20 @@ static void apply_release(struct outcome *f) {
     outcome_spend(f, f->claim);
 }
 
+static void spend(struct outcome *f, struct claim *c) {
+    f->sh->stats.released++;
+    releaser_note(f->e, f->plan->rule, f->peer->client);
+    outcome_spend(f, c);
+}
+
 void apply_freed(struct outcome *f) {
     struct claim *c = outcome_touched(f);
     if (!c)
         c = f->claim;
     if (!c)
         return;
-    f->sh->stats.released++;
-    releaser_note(f->e, f->plan->rule, f->peer->client);
     uint64_t fence = c->fence;
-    outcome_spend(f, c);
+    spend(f, c);
     learn_gone(f, fence, LEASE_TAKEN);
 }
 
@@ -529,6 +524,75 @@ static void apply_change(struct outcome *f) {
         outcome_spend(f, f->claim);
     if (verb == LOCK_COUNT_DOWN)
         restore(f);
+}
+
+/* ---- the application's own scripts, and data ---------------------------------------------------- */
+
+/* Applies what a script of the application's has done. It does not say what it was meant to do: if it finds the lock
+ * held by another session, it has not lost an attempt; if it finds the lock free, it has not come too late. */
+static void apply_script(struct outcome *f) {
+    bool known = f->result->outcome <= LOCK_FREE;
+    struct claim *c = f->claim;
+    if (c)
+        c->scripted = false;
+    /* The lease made way before its time, and another command came between the script and the step behind it. Most
+     * probably the session's own script has ended the lease. */
+    if (c && known && claim_ended(c) && c->lease != LEASE_ENDED && !c->uses && c->fence != f->result->fence)
+        spend(f, c);
+    switch (f->result->outcome) {
+    case LOCK_GRANTED:
+        apply_granted(f);
+        break;
+    case LOCK_HELD:
+        apply_done(f);
+        learn_named(f);
+        break;
+    case LOCK_RELEASED:
+        /* If another client has ended the lease (it knew the value), the owner's release is still expected. */
+        c = its_own_live(f);
+        if (c && !c->uses)
+            spend(f, c);
+        break;
+    default: /* no lock was found, or nothing is known: what the script did is a foreign lock */
+        break;
+    }
+}
+
+/* Applies the answer to a LOCK_PASS. */
+static void apply_pass(struct outcome *f) {
+    switch (f->result->outcome) {
+    case LOCK_DONE:
+        if (!f->result->value) { /* the value was changed in place, and is not known now */
+            struct claim *c = outcome_touched(f);
+            if (c)
+                c->valued = false;
+        }
+        apply_done(f);
+        break;
+    case LOCK_RELEASED:
+        apply_freed(f);
+        break;
+    case LOCK_HELD:
+    case LOCK_FOREIGN:
+        apply_refused(f);
+        break;
+    case LOCK_FREE:
+    case LOCK_OPEN: { /* the session works under no lease there any more: forgets what it had and lost on the key */
+        struct contender *w = contender_find(f->entry, f->peer);
+        if (w)
+            w->lost = false;
+        if (workload_pooled(outcome_workload(f), f->peer, f->plan->rule))
+            return; /* the ended claim may be a colleague's */
+        for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
+            next = c->next;
+            if (c->peer == f->peer && claim_ended(c) && !c->uses && !claim_releasing(c))
+                outcome_spend(f, c);
+        }
+        break;
+    }
+    default:
+        break;
+    }
 }
 
 inline void apply(struct outcome *f) {

@@ -1,21 +1,20 @@
 /*
- * Chooses the claim that a command uses, before its script runs. The letters are those of the rules in docs/locks.md: A
- * acquired, B refused, C released, D losers that release, F extended, G in a transaction, K known by the value.
+ * Chooses the claim that a command uses, before its script runs. The letters are those of the rules in docs/locks.md.
  * aftermath.c decides about a loser's release.
  *
  *      dedicated session ──> its own claims
  *      pooled session    ──> its identity's claims: the value shown last, else the oldest
  *      neither           ──> believed within one identity, unless the session lost its last attempt
  *
- * This file knows only what this process has seen. learn.c and apply.c handle what the script answers. S6: between
- * different client identities nothing is ever believed. The scripts compare the guard record's owner.
+ * S6: between different client identities nothing is ever believed. The scripts compare the guard record's owner.
  */
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/choose.h"
 
 enum {
-    DEBT_SHARE = 4,    /* D1: a lost attempt expects a release for this part of the lease */
+    DEBT_SHARE = 4, /* D1: a lost attempt expects a release for this part of the lease */
+    FOLLOWED_LEAST = 4,
     FOLLOW_SHARE = 20, /* F2: an EXPIRE within this part of the lease follows a loss */
     TWICE = 2          /* D2: how often a release follows another over one session */
 };
@@ -29,8 +28,6 @@ void lock_plan_see(struct lock_plan *plan, const char *data, size_t len) {
     plan->seen_len = (uint32_t)len;
     plan->seen_known = true;
 }
-
-/* ---- claims ------------------------------------------------------------------------------------- */
 
 static bool usable(const struct shard *sh, const struct claim *c, int64_t now_ms) {
     return c->release == RELEASE_NONE && !claim_is_over(sh, c, now_ms);
@@ -46,6 +43,7 @@ struct speaker {
     struct workload *workload;
     struct key_stats *key_stats;
     struct contender *contender;
+    struct claim *live;    /* its client's live lease, as far as this proxy knows; NULL: none */
     enum lock_owner owner; /* of the key's rule; AUTO without a rule */
     bool pooled, loser, released;
     bool recognised; /* K: the claim that the session is recognised for counts as its own */
@@ -55,9 +53,8 @@ struct speaker {
 
 enum whose { OWN, THE_CLIENTS, OF_CLOSED };
 
-/* K1: whether a claim on a list lock's head counts for a session that is recognised for the head's lease. The
- * session's own claim stands for nothing yet (list.lua), if the session that pushed the node has a claim: that claim
- * counts instead. */
+/* K1: whether a claim on a list lock's head counts for a session that is recognised for the head's lease. If the
+ * session that pushed the node has a claim, that claim counts instead of the session's own (list.lua). */
 static bool counts_at_head(const struct claim *c, const struct speaker *s) {
     if (!s->recognised || !c->queue || c->peer != s->self || c->fence != s->contender->recognised)
         return true;
@@ -71,13 +68,12 @@ static bool is_of(enum whose whose, const struct claim *c, const struct speaker 
     /* S6: the claims of its identity, and no others. */
     bool same = c->peer->client == s->self->client;
     switch (whose) {
-    /* S1, L2: with one worker a connection, only the session that acquired uses the claim. C4: a claim that awaits its
-     * owner's release is not meant by a command behind a loss or another release. */
+    /* S1, L2: only the session that acquired uses the claim. C4: a claim that awaits its owner's release is not meant
+     * by a command behind a loss or another release. */
     case OWN:
         return (c->peer == s->self || (s->recognised && recognised_for(s->contender, c))) && counts_at_head(c, s) &&
                !(c->lease == LEASE_AWAITS_OWNER && (s->loser || s->released));
-    /* C6: if the lease made way before its end, and another proxy serves the workload too, the lease was released
-     * there, perhaps before the workload was known to be pooled. */
+    /* C6: a lease that made way early may have been released at another proxy that serves the workload. */
     case THE_CLIENTS:
         return same && c->lease != LEASE_AWAITS_OWNER &&
                !(c->lease == LEASE_CUT_SHORT && s->workload && s->workload->elsewhere);
@@ -118,8 +114,8 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
     return o;
 }
 
-/* C1: the claims of the session. Over a pooled session, all claims of the identity. If there are none, the claims of
- * the identity's closed sessions, unless the session is a loser. */
+/* C1: the claims of the session, or of the identity if it is pooled. If there are none, the claims of the identity's
+ * closed sessions, unless the session is a loser. */
 static struct offer offers_for(const struct speaker *s) {
     struct offer o = offers_of(s, s->pooled ? THE_CLIENTS : OWN);
     if (o.count || s->pooled || s->loser)
@@ -132,7 +128,7 @@ static struct offer offers_for(const struct speaker *s) {
     return o;
 }
 
-/* Finds the session's own claim to whose release the answer got lost. A repeated release may be for this claim. */
+/* The session's own claim to whose release the answer got lost: a repeated release may be for it. */
 static struct claim *doubtful_claim(const struct speaker *s) {
     for (struct claim *c = entry_claims(s->en); c; c = c->next)
         if (c->release == RELEASE_DOUBTFUL && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
@@ -140,7 +136,7 @@ static struct claim *doubtful_claim(const struct speaker *s) {
     return NULL;
 }
 
-/* C4: whether another release of the client is on its way. It may be the live lease's. */
+/* C4: whether another release of the client, perhaps the live lease's, is on its way. */
 static bool release_under_way(const struct speaker *s) {
     for (const struct claim *c = entry_claims(s->en); c; c = c->next)
         if (claim_releasing(c) && c->peer->client == s->self->client)
@@ -164,9 +160,10 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
         claim_release_sent(c);
 }
 
-/* K: plans a command by the claim that its session is recognised for. If another proxy gave that lease, the script
- * finds the lease by its fence. */
-static void plan_recognised(const struct speaker *s, struct lock_plan *plan, const struct claim *c) {
+/* Plans a command by a claim. K: if another proxy gave the lease that its session is recognised for, the script finds
+ * the lease by its fence. */
+static void plan_use(const struct speaker *s, struct lock_plan *plan, struct claim *c) {
+    plan_claim(s->sh, plan, c);
     if (!c || !c->peer->remote || !s->recognised || !recognised_for(s->contender, c))
         return;
     plan->right = RIGHT_FENCE;
@@ -195,8 +192,7 @@ void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, st
 
 /* ---- C, D: releases ------------------------------------------------------------------------------- */
 
-/* D1: counts the release, and returns whether it is a release that a lost attempt expects. G1: a queued release
- * counts from EXEC on. */
+/* D1: counts the release. Returns whether a lost attempt expects it. G1: a queued release counts from EXEC on. */
 static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     struct workload *f = s->workload;
     struct key_stats *c = s->key_stats;
@@ -208,18 +204,15 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     }
     workload_count(f, c, TALLY_RELEASED);
     plan->counted = true;
-    /* D2: releases follow each other over one session, and losers release: the workload is pooled. */
-    if (f->twice >= TWICE && s->owner == LOCK_OWNER_AUTO && !f->pooled && workload_surplus(f, c))
+    if (f->twice >= TWICE && s->owner == LOCK_OWNER_AUTO && !(f->facts & FACT_POOLED) && workload_surplus(f, c))
         workload_pool(s->sh, f, &plan->key, s->now_ms);
-    /* D1: a lost attempt expects a release, and this release is the expected one. */
     if (!s->pooled || !c->debts.count)
         return false;
     (void)losses_take(&c->debts);
     return true;
 }
 
-/* Notes that the session has released since its last attempt. Its next command is not a holder's, unless the session
- * has another claim. */
+/* Notes that the session has released since its last attempt. */
 static void note_release(const struct speaker *s, struct lock_plan *plan) {
     struct contender *w = s->contender;
     if (plan->queued || !(w || s->key_stats))
@@ -234,8 +227,8 @@ static void note_release(const struct speaker *s, struct lock_plan *plan) {
     w->lost_row = w->suspicious_row = 0;
 }
 
-/* D2: whether this DECR is the session's second in a row, while the session holds nothing. One worker takes back what
- * it has counted, and no more. So this DECR is another worker's. */
+/* D2: whether this DECR is the session's second in a row, while it holds nothing. One worker takes back only what it
+ * has counted, so this DECR is another worker's. */
 static bool counts_down_again(const struct speaker *s, const struct lock_plan *plan) {
     const struct claim *own = entry_claims(s->en);
     while (own && own->peer != s->self)
@@ -245,42 +238,35 @@ static bool counts_down_again(const struct speaker *s, const struct lock_plan *p
            !workload_dedicated(s->workload, s->self);
 }
 
-/* C4: whether the session was shown another value than it tried to write, since its attempt was lost. Code that reads
- * before it releases compares. A loser with this code sends no release, so the release is a colleague's. */
-static bool was_shown_another(const struct speaker *s) {
-    const struct contender *w = s->contender;
-    return w->shown_since && w->seen_known && w->tried &&
-           hash_bytes(&s->sh->engine->value_seed, w->seen, w->seen_len) != w->tried;
-}
-
 /* C4: whether a release over the session may be a worker's that does not hold the lock: a loser's, or that of a holder
  * whose lease was released over another session. */
 static bool is_doubtful(const struct speaker *s) {
     return s->loser || (s->key_stats && s->contender && s->contender->release_due);
 }
 
-/* C4: decides about such a release over a session that has no claim. If the workload or the holder's session is known,
- * that knowledge decides. A dedicated connection carries no colleague's release. */
+/* Whether the holder's session (the speaker's, if no lease is known) carries one worker's commands. */
+static bool holder_dedicated(const struct speaker *s) {
+    return workload_dedicated(s->workload, s->live ? s->live->peer : s->self);
+}
+
+/* C4: decides about such a release over a session that has no claim. A dedicated connection carries no colleague's. */
 static enum loser_release losers_release(const struct speaker *s, const struct lock_plan *plan, const struct offer *o) {
-    struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
+    const struct contender *w = s->contender;
     bool unknown = s->owner == LOCK_OWNER_AUTO && is_doubtful(s) && !s->pooled && s->key_stats && !o->count;
-    if (!unknown || workload_dedicated(s->workload, live ? live->peer : s->self))
+    if (!unknown || holder_dedicated(s))
         return LOSER_REFUSED;
-    if (was_shown_another(s) && !workload_losers_release(s->workload, s->key_stats))
+    /* Since its attempt was lost, the session was shown another value than it tried to write. Code that reads before it
+     * releases compares: a loser sends no release then, so the release is a colleague's. */
+    bool shown_another = w->shown_since && w->seen_known && w->tried &&
+                         hash_bytes(&s->sh->engine->value_seed, w->seen, w->seen_len) != w->tried;
+    if (shown_another && !workload_losers_release(s->workload, s->key_stats))
         return LOSER_BELIEVED;
-    return aftermath_release(s->workload, s->key_stats, s->contender, live, plan->patient, s->now_ms);
+    return aftermath_release(s->workload, s->key_stats, s->contender, s->live, plan->patient, s->now_ms);
 }
 
-/* C4: whether the session's last command on the key was a release, a moment ago. Some workers release twice. */
-static bool releases_twice(const struct speaker *s) {
-    return s->released && s->workload && session_stats_find(s->self, s->workload) &&
-           aftermath_behind_release(s->key_stats, s->contender, s->now_ms);
-}
-
-/* C4: whether a loser's release comes while no lease of the client is live. A holder's release follows its grant, and
- * this process has seen all of its own grants. So the release is for another proxy's lease, or the loser's own. In
- * Redis the release may meet an acquisition that was on its way. A believed release would end that lease. A lease
- * whose renewal is under way may be live. */
+/* C4: whether a loser's release comes while no lease of the client is live, so that it is for another proxy's lease, or
+ * the loser's own: this process has seen all of its own grants. If it were believed, it would end an acquisition that
+ * was on its way. A lease whose renewal is under way may be live. */
 static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) {
     if (!s->loser || s->pooled || plan->queued || atomic_load(&s->sh->engine->elsewhere))
         return false;
@@ -291,13 +277,13 @@ static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) 
     return !c;
 }
 
-/* C2: whether a release by comparison (DELIFEQ) tells by the value that it names whose release it is. The server
- * compares: if the live lease has another value, the release changes nothing. A value tells if another one is known on
- * the key, and no session but the lease's has tried to write it. */
+/* C2: whether a release by comparison (DELIFEQ) tells by its value whose release it is. If the live lease has another
+ * value, it changes nothing. A value tells if another one is known on the key, and no session but the lease's has tried
+ * to write it. */
 static bool names_its_lease(const struct speaker *s) {
     if (!s->named)
         return false;
-    const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
+    const struct claim *live = s->live;
     bool vary = s->key_stats && key_stats_varies(s->key_stats, s->named);
     if (live && live->valued && live->value != s->named)
         return true;
@@ -319,23 +305,24 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     plan->held_back = said == LOSER_HELD_BACK;
     if (plan->held_back)
         return;
-    bool twice = !named && releases_twice(s), used_up = release_counted(s, plan) && !named;
+    /* C4: some workers release twice: the session's last command on the key was a release, a moment ago */
+    bool twice = !named && s->released && s->workload && session_stats_find(s->self, s->workload) &&
+                 aftermath_behind_release(s->key_stats, s->contender, s->now_ms);
+    bool used_up = release_counted(s, plan) && !named;
     if (counts_down_again(s, plan))
         workload_vote(s->sh, s->workload, s->self, NULL, &plan->key, s->now_ms);
     note_release(s, plan);
     if (used_up)
         return;
-    /* C2, L3: if the values differ, the release is for the claim whose value was shown last. Otherwise it is for the
-     * oldest claim. */
+    /* C2, L3: if the values differ, the claim whose value was shown last; otherwise the oldest. */
     struct claim *c = o.differ && o.shown_last ? o.shown_last : o.oldest;
     if (!c)
         c = doubtful_claim(s);
     plan->several = o.count > 1;
-    plan_claim(s->sh, plan, c);
-    plan_recognised(s, plan, c);
-    /* C6: if another proxy has released the chosen lease, the release is for a colleague's lease that another
-     * proxy gave. C3: if the chosen lease has ended, the script notes in the guard record until when this claim's
-     * release was expected. The proxy of the live lease reads that. */
+    plan_use(s, plan, c);
+    /* C6: another proxy may have released the chosen lease, so that the release is for a colleague's lease of another
+     * proxy. C3: if the chosen lease has ended, the script notes in the guard record until when its release was
+     * expected, for the proxy of the live lease. */
     if (c && s->pooled && !c->peer->remote && claim_is_live(c, s->now_ms)) {
         plan->right = RIGHT_ADOPT;
     } else if (c && s->pooled && !c->peer->remote && plan->verb == LOCK_RELEASE) {
@@ -344,8 +331,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     }
     if (c || strict || (!named && release_under_way(s)))
         return;
-    /* C4: there is no claim. The release of a loser, and the second of two, is refused. Over a pooled session the
-     * release is a colleague's, for a lease that another proxy gave. */
+    /* C4: there is no claim. The release of a loser, and the second of two, is refused. Over a pooled session it is for
+     * a lease that another proxy gave. */
     bool refused = twice || (is_doubtful(s) && said == LOSER_REFUSED);
     enum lock_right believed = nobody_holds(s, plan) ? RIGHT_ADOPT : RIGHT_BELIEVE;
     plan->right = s->pooled ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : believed;
@@ -353,9 +340,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
 
-/* F2: whether the command follows a loss over its own session, or over a session that it is pooled with. Marks the
- * loss as followed. The workload counts the mark when the loss's time is over, together with losses that no EXPIRE
- * followed. */
+/* F2: whether the command follows a loss over its own session, or one that it is pooled with. Marks the loss; the
+ * workload counts the mark when the loss's time is over. */
 static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) {
     struct key_stats *c = s->key_stats;
     for (unsigned i = 0; c && i < c->recent.count; i++) {
@@ -369,50 +355,50 @@ static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) 
     return false;
 }
 
-/* F1: whether the session is a loser and the command is a loser's. If the lease's session is dedicated, every command
- * of a loser is. A connection that may be pooled carries a holder's command, too, but not at once behind the lost
- * attempt. */
+/* F1: whether the session is a loser and the command is a loser's. A connection that may be pooled carries a holder's
+ * command, too, but not at once behind the lost attempt. */
 static bool behind_a_loss(const struct speaker *s) {
     if (!s->loser || !s->workload || s->owner != LOCK_OWNER_AUTO)
         return s->loser;
-    const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    return workload_dedicated(s->workload, live ? live->peer : s->self) ||
-           s->now_ms - s->contender->sent_ms <= aftermath_at_once_ms(s->self);
+    return holder_dedicated(s) || s->now_ms - s->contender->sent_ms <= aftermath_at_once_ms(s->self);
+}
+
+/* F2: whether the workload's losers send an EXPIRE behind a refused attempt: three quarters of at least four losses
+ * were followed by one. */
+static bool losers_expire(const struct workload *f) {
+    unsigned bits = f->followed & ((1u << f->follow_count) - 1);
+    return f->follow_count >= FOLLOWED_LEAST && 4 * (unsigned)__builtin_popcount(bits) >= 3u * f->follow_count;
 }
 
 static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
     bool strict = s->owner == LOCK_OWNER_CONNECTION;
     /* K: a worker that is recognised for the live lease asks again for its own lock, and extends it. */
-    const struct claim *live = s->recognised ? claim_live(s->en, s->self->client, s->now_ms) : NULL;
-    bool holds = live && recognised_for(s->contender, live);
-    bool refused = !holds && follows_loss(s, plan->rule) && workload_losers_expire(s->workload);
+    bool holds = s->recognised && s->live && recognised_for(s->contender, s->live);
+    bool refused = !holds && follows_loss(s, plan->rule) && losers_expire(s->workload);
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
     struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
     if (strict) {
         plan_claim(s->sh, plan, c);
         return;
     }
-    /* F1: a session that has no claim on the key may make the live lease longer, and not shorter. A loser's
-     * command replaces at most an expiry that the proxy gave. So does a command of a session with a claim on an
-     * older lease. */
+    /* F1: a session without a claim on the key may make the live lease longer, and not shorter. A loser, or a session
+     * with a claim on an older lease, replaces at most an expiry that the proxy gave. */
     bool stranger = o.count || behind_a_loss(s);
     plan->right = refused ? RIGHT_LEASED : s->pooled ? RIGHT_BELIEVE : stranger ? RIGHT_LEASED : RIGHT_LATER;
     if (refused || !c)
         return;
     enum lock_right right = plan->right;
-    plan_claim(s->sh, plan, c);
-    if (c->peer->remote)
+    plan_use(s, plan, c);
+    if (c->peer->remote && plan->right != RIGHT_FENCE)
         plan->right = right;
-    plan_recognised(s, plan, c);
 }
 
 /* ---- B: what makes way -------------------------------------------------------------------------------- */
 
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms) {
     struct claim *c = claim_live(en, self->client, now_ms);
-    if (!c || !c->workload || c->uses || c->queue || c->observed || !claim_suspicious(c, suspects))
-        return NULL;
-    if (suspects > c->suspects) /* a release was refused since: earlier losses prove nothing */
+    /* If a release was refused since (suspects > c->suspects), earlier losses prove nothing. */
+    if (!c || !c->workload || c->uses || c->queue || c->observed || suspects > c->suspects || !claim_suspicious(c))
         return NULL;
     const struct contender *w = contender_find(en, self);
     bool mistaken = w && w->lost && w->lost_fence == c->fence && !workload_dedicated(c->workload, c->peer) &&
@@ -420,8 +406,8 @@ struct claim *attribute_makes_way(const struct entry *en, const struct peer *sel
     return mistaken ? c : NULL;
 }
 
-/* B2: plans an attempt that the proxy cannot carry out anew, in a transaction or of a counter. A lease that has to
- * make way does so from the start. Exception: a lease that another proxy gave stays. */
+/* B2: plans an attempt that the proxy cannot carry out anew, in a transaction or of a counter: a lease that has to make
+ * way does so from the start, unless another proxy gave it. */
 static bool plan_release_then_acquire(const struct speaker *s, struct lock_plan *plan) {
     bool once = plan->queued || plan->verb == LOCK_COUNT_UP;
     struct claim *c = once && s->owner == LOCK_OWNER_AUTO ? attribute_makes_way(s->en, s->self, 0, s->now_ms) : NULL;
@@ -435,9 +421,9 @@ static bool plan_release_then_acquire(const struct speaker *s, struct lock_plan 
 
 /* ---- all others ------------------------------------------------------------------------------------- */
 
-/* Plans a command that changes a lease. The command uses the newest claim, since only the newest lease can be live.
- * Over a pooled session, a command that may be meant to acquire uses no other session's claim, unless the rule says
- * `owner client`. If it counted as the holder's, two workers would be told that they hold the lock. */
+/* Plans a command that changes a lease, by the newest claim: only its lease can be live. Over a pooled session, a
+ * command that may be meant to acquire uses no other session's claim, unless the rule says `owner client`: two workers
+ * would be told that they hold the lock. */
 static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     if (plan->verb == LOCK_COUNT_UP && plan_release_then_acquire(s, plan))
         return;
@@ -450,8 +436,7 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     if (!c)
         c = doubtful_claim(s);
     plan->several = o.count > 1;
-    plan_claim(s->sh, plan, c);
-    plan_recognised(s, plan, c);
+    plan_use(s, plan, c);
     if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !pooled))
         return;
     if (plan->named && s->loser && !s->pooled && s->contender->read_fence) /* K3: a rival, which has read the lease */
@@ -464,8 +449,7 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- data ------------------------------------------------------------------------------------------------ */
 
-/* The newest live lease of the key that was acquired under audit. Redis has no guard record of it, and would take the
- * lock for data. */
+/* The newest live lease that was acquired under audit. Redis has no guard record of it, and would take it for data. */
 static struct claim *observed_lease(const struct entry *en, int64_t now_ms) {
     struct claim *live = NULL;
     for (struct claim *c = entry_claims(en); c; c = c->next)
@@ -474,10 +458,9 @@ static struct claim *observed_lease(const struct entry *en, int64_t now_ms) {
     return live;
 }
 
-/* Whether the command may touch data: what stands at a key under a lock rule without a live lease. As in Redis, every
- * session may write, expire and delete data. Exceptions: the session tried for the key in vain, or its command may be a
- * late release. What a swap finds may be the lock that any session lost. Only Redis knows which keys are data: the
- * scripts look. */
+/* Whether the command may touch data: what stands at a key under a lock rule without a live lease (the scripts look).
+ * As in Redis every session may, unless it tried for the key in vain, or its command may be a late release. What a swap
+ * finds may be the lock that any session lost. */
 static bool data_is_free(const struct speaker *s, const struct lock_plan *plan) {
     bool tried = s->contender && s->contender->lost;
     if (observed_lease(s->en, s->now_ms))
@@ -491,8 +474,7 @@ static bool data_is_free(const struct speaker *s, const struct lock_plan *plan) 
 
 /* ---- what was read ----------------------------------------------------------------------------------- */
 
-/* Whether what one session was shown counts for another session. Workers that share connections read over one
- * connection and swap over another. */
+/* Whether what one session was shown counts for another one: workers of a pool read over one and swap over another. */
 static bool reading_counts(const struct contender *w, const struct peer *self, const struct workload *f,
                            const struct lock_rule *rule) {
     if (w->wrote || !(w->seen_known || w->read_fence))
@@ -501,9 +483,8 @@ static bool reading_counts(const struct contender *w, const struct peer *self, c
            (w->peer->client == self->client && workload_pooled(f, self, rule) && workload_pooled(f, w->peer, rule));
 }
 
-/* Finds the reading that says most about the key's value now. The candidates are the newest reading that names a
- * lease, and the newest one that names none. The later of both counts. Exception: if both show the same value, the
- * reading that names the lease counts. */
+/* Finds the reading that says most about the key's value now: the later of the newest that names a lease, and the
+ * newest that names none. If both show the same value, the reading that names the lease counts. */
 static const struct contender *newest_reading(const struct entry *en, const struct peer *self, const struct workload *f,
                                               const struct lock_rule *rule, const struct contender *own) {
     const struct contender *lease = NULL, *value = NULL;
@@ -530,9 +511,8 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
     return false;
 }
 
-/* Plans a command on a lock that was acquired under audit. Redis has no guard record of it. The script would let
- * every session that has seen the value touch the lock. This process knows which session acquired it. For the owner,
- * `seen` is the value that the owner wrote. Other sessions get no right by what they have seen. */
+/* Plans a command on a lock that was acquired under audit. Without a guard record the script would let every session
+ * that has seen the value touch it. For the owner, `seen` is the value that the owner wrote; others get no right. */
 static void plan_enrolment(const struct entry *en, const struct lock_client *client, int64_t now_ms,
                            struct lock_plan *plan) {
     const struct claim *live = observed_lease(en, now_ms);
@@ -555,8 +535,7 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
 /* ---- the whole ------------------------------------------------------------------------------------- */
 
 /* Plans an attempt to acquire. HSETNX may set another field of a lock that its session holds, so the script gets that
- * lease's token. The attempt does not use the claim: a colleague may have released the lease through another proxy,
- * and the attempt says nothing about that. */
+ * lease's token. The attempt does not use the claim, and says nothing about it. */
 static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
     if (plan_release_then_acquire(s, plan))
         return;
@@ -577,10 +556,10 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
      * value, engine_says decides. */
     s.recognised = s.contender && s.contender->recognised && plan->verb != LOCK_SWAP;
     s.released = s.contender && s.contender->released;
+    s.live = claim_live(en, self->client, now_ms);
     s.named = plan->verb == LOCK_RELEASE ? plan->named : 0;
     if (s.key_stats) { /* forgets losses after which no release and no EXPIRE is expected any more */
-        const struct claim *live = claim_live(en, self->client, now_ms);
-        int64_t lease_ms = live ? claim_length(live) : en->contenders->length_ms;
+        int64_t lease_ms = s.live ? claim_length(s.live) : en->contenders->length_ms;
         while (losses_over(&s.key_stats->debts, now_ms - lease_ms / DEBT_SHARE))
             (void)losses_take(&s.key_stats->debts);
         aftermath_tidy(s.workload, s.key_stats, now_ms - lease_ms / FOLLOW_SHARE, now_ms);
@@ -595,8 +574,8 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
         if (w->seen_known && !w->wrote)
             lock_plan_see(plan, w->seen, w->seen_len);
     }
-    /* A script of the application's may be meant to release the lease. Over a pooled session it may release any
-     * worker's. There no claim is marked: the proxy would not expect the claim's own release any more. */
+    /* A script of the application's may be meant to release the lease; over a pooled session any worker's. There no
+     * claim is marked: its own release would not be expected any more. */
     for (struct claim *c = entry_claims(en); c && plan->verb == LOCK_SCRIPT && !s.pooled; c = c->next)
         if (c->peer == self && c->fence && claim_is_live(c, now_ms)) {
             plan->claim = c->token;
@@ -622,9 +601,9 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     plan->data_free = data_is_free(&s, plan);
 }
 
-/* Does what choose would do in the two usual cases, which earns 7 % of the bound on acquire and release. First: an
- * attempt to acquire a lock of which nothing is known. Second: a release by the key's only claim, which is the
- * session's own. No session has lost an attempt there or was shown the value. */
+/* Does what choose would do in the two usual cases, which earns 7 % of the bound on acquire and release: an attempt to
+ * acquire a lock of which nothing is known; a release by the key's only claim, the session's own, where no session has
+ * lost an attempt or was shown the value. */
 static inline bool usual(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
                          struct lock_plan *plan) {
     plan->right = RIGHT_CLAIM;

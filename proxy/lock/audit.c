@@ -61,8 +61,8 @@ static enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outco
     r->fence = fence;
     a->f->result = r;
     if (a->live && (outcome == LOCK_HELD || outcome == LOCK_COUNTED)) {
-        a->f->holder = r->holder = a->live->peer->client->name;
-        a->f->holder_len = r->holder_len = a->live->peer->client->len;
+        r->holder = a->live->peer->client->name;
+        r->holder_len = a->live->peer->client->len;
         r->same = a->live->peer->client == a->f->peer->client;
     }
     learn(a->f);

@@ -1,17 +1,14 @@
 /*
  * A claim by itself: for how long it is kept, which sessions may use it, and what may be said of its lease.
  *
- * What fences remember of leases: a tenure is the newest lease that a session has acquired on a key and has not
- * released itself.
+ * A tenure is what fences remember: the newest lease that a session has acquired on a key and has not released itself.
  *
  *      acquired ──> tenure ──┬─ released by the session, or by a colleague of its pool ──> forgotten
  *                            └─ all else: its time, DEL by another connection, PROXY RELEASE ──> kept
  *
- * A claim answers another question: whose release may still come. A release that is believed of another connection ends
- * the claim. The session itself knows nothing of that release, and writes late. Its tenure therefore outlasts its
- * claim, until the session acquires the lock again, or closes.
- *
- * Only locks that a fence names have tenures.
+ * A release that is believed of another connection ends the claim. The session knows nothing of it, and writes late.
+ * Its tenure outlasts its claim, until the session acquires the lock again, or closes. Only locks that a fence names
+ * have tenures.
  */
 #include "proxy/lock/evidence.h"
 
@@ -49,7 +46,6 @@ bool claim_pooled(const struct claim *c) {
     return workload_pooled(c->workload, c->peer, c->rule);
 }
 
-/* Whether the claim's session is not known to be dedicated. */
 static bool may_be_pooled(const struct claim *c) {
     return c->workload && !workload_dedicated(c->workload, c->peer);
 }
@@ -71,9 +67,8 @@ int64_t claim_memory(const struct claim *c) {
     return within(MEMORY_LEASES * claim_length(c), MEMORY_LEAST_MS, MEMORY_MOST_MS);
 }
 
-/* L5: when a claim whose lease has ended is forgotten. A late release without its claim would be believed. A dedicated
- * session's claim is therefore kept for long: it uses up no other worker's release. A client that has never released
- * under the rule (a throttle) is not expected to release, and its claims are kept for a minute. */
+/* L5: a late release without its claim would be believed. A dedicated session's claim is therefore kept for long: it
+ * uses up no other worker's release. A throttle's claims, which expect no release, are kept for a minute. */
 int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
     bool pooled = claim_pooled(c);
     if (c->peer->remote || (pooled && c->peer->closed))
@@ -93,8 +88,8 @@ bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms
     bool ended = claim_ended(c) || (c->end_ms && now_ms >= c->end_ms);
     if (!ended || c->uses || claim_asked(c) || claim_is_delayed(c, now_ms)) /* PROXY LOCKS shows the delay */
         return false;
-    /* The claim's session has closed, and no other session needs the claim. Under `owner connection` no other
-     * session may use it. Under `owner any` a release needs no claim. */
+    /* No other session needs the claim of a closed one: under `owner connection` none may use it, under `owner any` a
+     * release needs no claim. */
     bool left = c->peer->closed && (c->rule->owner == LOCK_OWNER_CONNECTION || c->rule->owner == LOCK_OWNER_ANY);
     return left || now_ms >= claim_deadline(sh, c);
 }
@@ -130,8 +125,8 @@ void claim_expect_until(struct claim *c, int64_t deadline_ms) {
         extra->deadline_ms = deadline_ms;
 }
 
-bool claim_suspicious(const struct claim *c, uint32_t suspects) {
-    return suspects > c->suspects || (c->suspects > 0 && !c->vouched);
+bool claim_suspicious(const struct claim *c) {
+    return c->suspects > 0 && !c->vouched;
 }
 
 bool claim_made_way(const struct claim *c, int64_t now_ms) {
@@ -154,8 +149,7 @@ bool recognised_no_more(const struct entry *en, const struct contender *w) {
 
 /* ---- tenures ---------------------------------------------------------------------------------------- */
 
-/* Finds a tenure as contender_find finds a contender: it walks both lists at once, and the shorter one ends the search.
- */
+/* As contender_find: walks both lists at once, and the shorter one ends the search. */
 struct tenure *tenure_find(const struct entry *en, const struct peer *p) {
     struct tenure *of_entry = entry_tenures(en);
     const struct list_node *n = p->tenures.prev;
@@ -224,7 +218,7 @@ void tenure_renumber(const struct claim *c, uint64_t fence) {
 }
 
 bool writes_for_others(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
-    bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && f->pooled);
+    bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && (f->facts & FACT_POOLED));
     return workload_pooled(f, p, rule) && (pool || !p->overlapped);
 }
 

@@ -1,7 +1,6 @@
 /*
  * Client identities, the names of libraries that multiplex, and orphans. An identity is kept while a session or a peer
- * refers to it. Orphans are what its closed sessions have left for the sessions that come after them: succession.c says
- * which session may be an orphan's successor, and why.
+ * refers to it. succession.c says which session may be an orphan's successor, and why.
  */
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
@@ -13,9 +12,8 @@ enum { BRIEF_MAX = 3 }; /* an orphan gets no successor after more successors tha
 /* ---- libraries ------------------------------------------------------------------------------- */
 
 /* Libraries that send the commands of several workers over one connection, by their lib-name in CLIENT SETINFO. Only
- * the name before an opening bracket counts: a library built on another one names itself in brackets. Libraries with
- * one connection for each worker do not stand here. Nor do pools (Jedis, redis-py, go-redis, ...), where one worker
- * may always get the same connection: the proxy learns from what they do. */
+ * the name before an opening bracket counts: a library built on another one names itself in brackets. Pools (Jedis,
+ * redis-py, go-redis, ...) do not stand here: the proxy learns from what they do. */
 static const char *const MULTIPLEXING_LIBRARIES[] = {
     "lettuce",     /* Java: one connection for all threads */
     "vertx-redis", /* Java: event loops */
@@ -175,8 +173,7 @@ static struct orphan *first_waiting(const struct lock_client *client) {
     return NULL;
 }
 
-/* Gives an orphan to the first session that came in time and after the orphan's last successor, which goes. If there is
- * none, the orphan waits. */
+/* Gives an orphan to the first session that came in time and after its last successor, which goes; else it waits. */
 void orphan_offer(struct orphan *st) {
     struct lock_session *first = NULL;
     orphan_unattend(st);

@@ -114,7 +114,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     struct peer *p = plan->peer = peer_get(sh, s);
     plan->workload = rule ? workload_of_plan(s, p, plan) : 0;
     const struct workload *workload = rule ? workload_of(sh, p, plan->workload) : NULL;
-    plan->attempt = ledger_number(e) - (workload && workload->pooled);
+    plan->attempt = ledger_number(e) - (workload && (workload->facts & FACT_POOLED));
     plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
     if (p->alarms && alarms_end_by(verb))
         alarms_forget(p, key, 0);
@@ -437,7 +437,7 @@ static inline bool outcome_usual(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->plan->verb == LOCK_ACQUIRE && r->outcome == LOCK_GRANTED && !f->entry && r->fence && r->pttl_ms > 0 &&
         !r->leased && !f->peer->closed) {
-        struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->hash, f->plan->slot);
+        struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->plan->hash, f->plan->slot);
         en->gone_fence = r->fence - 1;
         en->live_fence = r->fence;
         en->live_since = atomic_load(&f->e->attempts);

@@ -577,31 +577,37 @@ struct lock_facts {
     int64_t age_ms; /* for engine_learnt: so long ago the facts were confirmed */
 };
 
+/* KIND(name, the word for it): a kind of incident. */
+#define LOCK_INCIDENTS(KIND)                                                                                           \
+    KIND(INCIDENT_LATE_RELEASE, "late_release")                                                                        \
+    KIND(INCIDENT_FOREIGN_RELEASE, "foreign_release")                                                                  \
+    KIND(INCIDENT_FOREIGN_EXTEND, "foreign_extend")                                                                    \
+    KIND(INCIDENT_OVERWRITE, "overwrite")                                                                              \
+    KIND(INCIDENT_NO_EXPIRY, "no_expiry")                                                                              \
+    KIND(INCIDENT_OVERRUN, "overrun")                                                                                  \
+    KIND(INCIDENT_ABANDONED, "abandoned")                                                                              \
+    KIND(INCIDENT_AMBIGUOUS, "ambiguous")                                                                              \
+    KIND(INCIDENT_LOST_HEAD, "lost_head")                                                                              \
+    KIND(INCIDENT_RENEWAL_LOST, "renewal_lost")                                                                        \
+    KIND(INCIDENT_UNCONFIRMED, "unconfirmed")                                                                          \
+    KIND(INCIDENT_OPERATOR_RELEASE, "operator_release")                                                                \
+    KIND(INCIDENT_SHARED, "shared")                                                                                    \
+    KIND(INCIDENT_BELIEVED, "believed")                                                                                \
+    KIND(INCIDENT_HELD_LONG, "held_long")                                                                              \
+    KIND(INCIDENT_DEADLOCK, "deadlock")                                                                                \
+    KIND(INCIDENT_LATE_WRITE, "late_write")                                                                            \
+    KIND(INCIDENT_ONE_SHOT, "one_shot")                                                                                \
+    KIND(INCIDENT_PERMIT_RETURNED, "permit_returned")                                                                  \
+    KIND(INCIDENT_PERMIT_LOST, "permit_lost")                                                                          \
+    KIND(INCIDENT_REMEMBERED, "remembered")                                                                            \
+    KIND(INCIDENT_OVERTAKEN, "overtaken")                                                                              \
+    KIND(INCIDENT_LOST, "lost")
+
 enum lock_incident_kind {
-    INCIDENT_LATE_RELEASE,
-    INCIDENT_FOREIGN_RELEASE,
-    INCIDENT_FOREIGN_EXTEND,
-    INCIDENT_OVERWRITE,
-    INCIDENT_NO_EXPIRY,
-    INCIDENT_OVERRUN,
-    INCIDENT_ABANDONED,
-    INCIDENT_AMBIGUOUS,
-    INCIDENT_LOST_HEAD,
-    INCIDENT_RENEWAL_LOST,
-    INCIDENT_UNCONFIRMED,
-    INCIDENT_OPERATOR_RELEASE,
-    INCIDENT_SHARED,
-    INCIDENT_BELIEVED,
-    INCIDENT_HELD_LONG,
-    INCIDENT_DEADLOCK,
-    INCIDENT_LATE_WRITE,
-    INCIDENT_ONE_SHOT,
-    INCIDENT_PERMIT_RETURNED,
-    INCIDENT_PERMIT_LOST,
-    INCIDENT_REMEMBERED,
-    INCIDENT_OVERTAKEN,
-    INCIDENT_LOST,
-    INCIDENT_KINDS
+#define KIND_NAME(name, text) name,
+    LOCK_INCIDENTS(KIND_NAME)
+#undef KIND_NAME
+        INCIDENT_KINDS
 };
 /* The name of a kind of incident, "late_release", ...; static. */
 const char *lock_incident_name(enum lock_incident_kind kind);

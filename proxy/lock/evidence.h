@@ -9,17 +9,14 @@
 uint64_t workload_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
 /* Numbers a workload by the hashes of its identity, rule and pattern. */
 uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern);
-/* Finds the workload with this number; NULL: there is none. */
+/* The next four find the workload with this number, or of a session's client, a rule (NULL: none) and a pattern. NULL:
+ * there is none. workload_get makes it then. */
 struct workload *workload_of_key(const struct shard *sh, uint64_t key);
-/* Finds the workload with this number for one of its sessions; NULL: there is none. */
 struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number);
-/* Finds the workload with this number, or makes it. */
+struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
 struct workload *workload_get(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t number,
                               const struct lock_key *key, int64_t now_ms);
-/* Finds the workload of a session's client, a rule and a pattern; NULL: there is none, or the rule is NULL. */
-struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
-/* Returns the workload of a session that has tried to acquire this key, made if there is none. The session has its
- * session_stats there from now on. Never NULL. */
+/* As workload_get, for a session that has tried to acquire this key: it has its session_stats there from now on. */
 struct workload *workload_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t number,
                                const struct lock_key *key, int64_t now_ms);
 /* Frees workloads that were not used for WORKLOAD_IDLE_MS. */
@@ -28,17 +25,14 @@ void workload_trim(struct shard *sh, int64_t now_ms);
 void workload_init(struct shard *sh);
 void workload_clear(struct shard *sh);
 
-/* The session's statistics in the workload; NULL: the session has never tried to acquire a lock of the workload, or
- * it did so long ago. */
+/* The session's statistics in the workload; NULL: it has not tried to acquire a lock of the workload, or long ago. */
 struct session_stats *session_stats_find(const struct peer *p, const struct workload *f);
 
-/* Whether the session is known to be dedicated: its commands are one worker's, although the workload may be pooled.
- */
+/* Whether the session is known to carry one worker's commands, although the workload may be pooled. */
 bool workload_dedicated(const struct workload *f, const struct peer *p);
 /* Whether the session counts as pooled by the rule alone, or because it is overlapped. */
 bool rule_pools(const struct lock_rule *rule, bool overlapped);
-/* Whether the session counts as pooled in the workload: its commands may be several workers'. f NULL: nothing is
- * known of the workload. */
+/* Whether the session's commands may be several workers'. f NULL: nothing is known of the workload. */
 bool workload_pooled(const struct workload *f, const struct peer *p, const struct lock_rule *rule);
 
 /* Notes a crossing, the acquisition over one session and the release over the other: the rows of releases over their
@@ -49,29 +43,19 @@ void workload_vote(struct shard *sh, struct workload *f, struct peer *a, struct 
                    int64_t now_ms);
 /* Marks the workload as pooled, and reports the incident `shared` once. */
 void workload_pool(struct shard *sh, struct workload *f, const struct lock_key *key, int64_t now_ms);
-/* Notes that a contended release came over the session that acquired. */
-void workload_uncrossed(struct workload *f, struct peer *p);
-
-/* D3: notes that the workload's losers send a release right behind a lost attempt. */
-void workload_releases_lost(struct workload *f);
-/* Notes that sessions lost many attempts in a row without a release, unless the workload's losers are known to release.
+/* Learns a fact other than FACT_DEDICATED. Losers that are known to release are not quiet. Returns whether it is new.
  */
-void workload_quiet(struct workload *f);
-
+bool workload_learn(struct workload *f, enum workload_fact fact);
 /* The facts of the workload, as bits of enum workload_fact. FACT_POOLED stays. FACT_LOSERS_RELEASE ends when a
  * refused release was the holder's (B2). FACT_DEDICATED ends for good with the first crossing. */
 unsigned workload_facts(const struct workload *f);
 /* Tells the sink the facts of the workload, if they differ from what Redis has. */
 void facts_tell(struct workload *f);
 
-/* F2: notes whether an EXPIRE came right behind a loss. */
-void workload_followed(struct workload *f, bool followed);
-/* F2: whether the workload's losers send an EXPIRE behind a refused attempt. */
-bool workload_losers_expire(const struct workload *f);
-
+/* The next two count besides on a key, if c is not NULL. */
 enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
 void workload_count(struct workload *f, struct key_stats *c, enum tally_what what);
-/* Takes back the count of a release that was not carried out. c may be NULL. */
+/* Takes back the count of a release that was not carried out. */
 void workload_uncount(struct workload *f, struct key_stats *c);
 /* D1: whether the releases exceed the acquisitions by so much, compared with the lost attempts, that losers must
  * have sent some. c may be NULL. */
@@ -84,15 +68,24 @@ void key_stats_value(struct key_stats *c, uint64_t value);
 bool key_stats_varies(const struct key_stats *c, uint64_t value);
 
 /* Appends a loss. The caller takes the oldest one out first if the list is full. */
-void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id);
+static inline struct loss *losses_add(struct losses *l, int64_t now_ms, uint64_t session_id) {
+    l->at[l->count] = (struct loss){.time_ms = now_ms, .session_id = session_id};
+    return &l->at[l->count++];
+}
 /* Whether the oldest loss is older than `before_ms`, or the list is full. */
-bool losses_over(const struct losses *l, int64_t before_ms);
+static inline bool losses_over(const struct losses *l, int64_t before_ms) {
+    return l->count == KEY_STATS_DEBTS || (l->count > 0 && l->at[0].time_ms < before_ms);
+}
 /* Takes out the oldest loss. */
-struct loss losses_take(struct losses *l);
+static inline struct loss losses_take(struct losses *l) {
+    struct loss oldest = l->at[0];
+    memmove(l->at, l->at + 1, --l->count * sizeof(l->at[0]));
+    return oldest;
+}
 
 /* ---- claim.c ---------------------------------------------------------------------------------- */
 
-/* Whether the claim's session is pooled: other sessions of its client may use the claim. */
+/* Whether other sessions of the client may use the claim. */
 bool claim_pooled(const struct claim *c);
 /* For how many ms after its lease's end a pooled session's claim waits for its release. */
 int64_t claim_memory(const struct claim *c);
@@ -103,24 +96,19 @@ bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms
 bool claim_is_live(const struct claim *c, int64_t now_ms);
 /* Whether the rule's lock-delay keeps others out, behind the end of the claim's lease. */
 bool claim_is_delayed(const struct claim *c, int64_t now_ms);
-/* Notes that at least so many releases of losers were refused during the lease. Returns whether the claim had
- * counted fewer. */
+/* Notes that at least so many releases of losers were refused during the lease. Returns whether fewer had counted. */
 bool claim_suspect(struct claim *c, uint32_t suspects);
-/* C3: a release was counted for an older claim, and was perhaps this claim's. After its lease's end the claim waits
- * for its release until deadline_ms at most. */
+/* C3: a release was counted for an older claim, and was perhaps this claim's, which waits until deadline_ms at most. */
 void claim_expect_until(struct claim *c, int64_t deadline_ms);
-/* Whether a release was refused while the lease was live, and its holder has not extended it since. `suspects`: how
- * many refused releases a script's answer has counted. */
-bool claim_suspicious(const struct claim *c, uint32_t suspects);
+/* Whether a release was refused while the lease was live, and its holder has not extended it since. */
+bool claim_suspicious(const struct claim *c);
 /* The client's claim whose lease is live, as far as this proxy knows; NULL: none. */
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
-/* C6: whether the lease may have been released through another proxy, over another connection of a pool. The caller
- * knows that the lease has ended before its time. A dedicated session's lease has not, nor has a lease that Redis may
- * have forgotten (engine_may_forget). */
+/* C6: whether the lease, which has ended before its time, may have been released through another proxy, over another
+ * connection of a pool. A dedicated session's lease has not, nor has a lease that Redis may have forgotten. */
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
-/* C6: a release by this claim did not find the claim's lease. Returns whether the lease may have been released
- * through another proxy, so that the release is meant for a later lease. A lease that is about to end may have expired.
- */
+/* C6: a release by this claim did not find the claim's lease. Returns whether the release is meant for a later lease,
+ * since its own lease may have been released through another proxy. A lease that is about to end may have expired. */
 bool claim_made_way(const struct claim *c, int64_t now_ms);
 /* Notes that a client has released under a rule, and is expected to release again. A client that never did uses the
  * locks as throttles. */
@@ -143,8 +131,7 @@ enum loser_release {
     LOSER_HELD_BACK /* there is too little evidence: the caller asks again in some ms */
 };
 
-/* Whether losers are known to release: by the surplus (D1), or by what followed lost attempts (D3). c may be NULL.
- */
+/* Whether losers are known to release: by the surplus (D1), or by what followed lost attempts (D3). c may be NULL. */
 bool workload_losers_release(const struct workload *f, const struct key_stats *c);
 /* Within how many ms behind a lost attempt a release comes "at once". */
 int64_t aftermath_at_once_ms(const struct peer *p);
@@ -158,8 +145,7 @@ void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w
 void aftermath_tries_again(struct workload *f, struct key_stats *c, const struct peer *p);
 /* Drops the losses before `before_ms` that are known to be followed or quiet. */
 void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, int64_t now_ms);
-/* Notes a release by this session. If a release of another session is held back, two releases came for one lease:
- * losers release (C4). */
+/* C4: notes a release by this session. If another session's is held back, two came for one lease: losers release. */
 void aftermath_second(struct workload *f, struct key_stats *c, const struct peer *p, int64_t now_ms);
 /* C4: decides about a release over a session without a claim, a loser or the holder of a lease that was released over
  * another session. `w` is its contender; `live` is its client's live lease, as far as this proxy knows, or NULL.
@@ -198,7 +184,6 @@ void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash
  * attempt of a row begins a wait. */
 void contention_waited(struct shard *sh, struct contender *w, const struct lock_plan *plan, int64_t now_ms);
 /* Counts the time for which a lease was held that ends now, or ended at its time. A lease of another proxy, or one that
- * has ended before, does not count. */
+ * has ended before, does not count. claim_held_on takes that back: the lease has not ended. */
 void claim_held(struct shard *sh, const struct claim *c, int64_t now_ms);
-/* Takes that back: the lease has not ended. */
 void claim_held_on(struct shard *sh, const struct claim *c);

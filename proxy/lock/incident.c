@@ -9,34 +9,13 @@
 
 enum { ACTION_MAX = 512 };
 
-static const char *const KIND_NAMES[INCIDENT_KINDS] = {
-    [INCIDENT_LATE_RELEASE] = "late_release",
-    [INCIDENT_FOREIGN_RELEASE] = "foreign_release",
-    [INCIDENT_FOREIGN_EXTEND] = "foreign_extend",
-    [INCIDENT_OVERWRITE] = "overwrite",
-    [INCIDENT_NO_EXPIRY] = "no_expiry",
-    [INCIDENT_OVERRUN] = "overrun",
-    [INCIDENT_ABANDONED] = "abandoned",
-    [INCIDENT_AMBIGUOUS] = "ambiguous",
-    [INCIDENT_LOST_HEAD] = "lost_head",
-    [INCIDENT_RENEWAL_LOST] = "renewal_lost",
-    [INCIDENT_UNCONFIRMED] = "unconfirmed",
-    [INCIDENT_OPERATOR_RELEASE] = "operator_release",
-    [INCIDENT_SHARED] = "shared",
-    [INCIDENT_BELIEVED] = "believed",
-    [INCIDENT_HELD_LONG] = "held_long",
-    [INCIDENT_DEADLOCK] = "deadlock",
-    [INCIDENT_LATE_WRITE] = "late_write",
-    [INCIDENT_ONE_SHOT] = "one_shot",
-    [INCIDENT_PERMIT_RETURNED] = "permit_returned",
-    [INCIDENT_PERMIT_LOST] = "permit_lost",
-    [INCIDENT_REMEMBERED] = "remembered",
-    [INCIDENT_OVERTAKEN] = "overtaken",
-    [INCIDENT_LOST] = "lost",
-};
-
 const char *lock_incident_name(enum lock_incident_kind kind) {
-    return KIND_NAMES[kind];
+    static const char *const texts[] = {
+#define KIND_TEXT(name, text) text,
+        LOCK_INCIDENTS(KIND_TEXT)
+#undef KIND_TEXT
+    };
+    return texts[kind];
 }
 
 const char *lock_verb_text(enum lock_verb verb) {

@@ -1,16 +1,16 @@
 /*
  * Learns from an answer which lease is live, which leases have ended, and what the session has lost or was shown.
  *
- * Answers may come in another order than Redis ran the scripts in. Two things are safe to conclude. A newer lease, by
- * its fence, proves that the older leases have ended. A command that began after a lease was known, by its token
- * number, and that found the lock free, proves that this lease has ended.
+ * Answers may come in another order than Redis ran the scripts in. A newer lease, by its fence, proves that the older
+ * leases have ended. A command that found the lock free proves the end of a lease that was known, by the command's
+ * token number, before it began.
  */
 #include "proxy/lock/outcome.h"
 
 #include "proxy/base/memory.h"
 
 /* C6: whether the lease made way well before its end, so that a release has used up its claim. A dedicated session's
- * lease may instead be lost with its node, and its late release is still to come. */
+ * may be lost with its node: its late release is still to come. */
 static bool made_way(const struct outcome *f, const struct claim *c, enum lease_end why) {
     enum { SLACK_MS = 50 };
     bool early = !c->end_ms || c->end_ms > f->now_ms + (f->now_ms - f->plan->begun_ms) + SLACK_MS;
@@ -46,9 +46,8 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
         en->live_fence = 0;
 }
 
-/* Whether an answer says nothing about the live lock. Of a lock that was acquired under audit, Redis has no guard
- * record, or an earlier lease's. A failover may forget a lock under quorum, and Redis may then have no lock, or show an
- * attempt that the witnesses will not confirm. */
+/* Whether an answer says nothing about the live lock. Redis has no guard record of a lock that was acquired under
+ * audit, and a failover may forget a lock under quorum, or show an attempt that the witnesses will not confirm. */
 static bool says_nothing(const struct outcome *f) {
     bool refused = outcome_refused(f);
     if (f->audit || !(refused || f->result->outcome == LOCK_FREE || f->result->outcome == LOCK_OPEN))
@@ -70,9 +69,9 @@ static void learn_live(struct outcome *f, uint64_t fence, enum lease_end why_oth
     en->live_since = atomic_load(&f->e->attempts);
 }
 
-/* Learns from a grant whose fence is not greater than all fences that were known when the command began. That happens
- * if the guard record was lost and the node's clock is behind, as after a failover to a replica. The grant is
- * nevertheless the later lease, and the known leases have ended. Their fences are set back behind the grant's. */
+/* Learns from a grant whose fence is not greater than all fences that were known when the command began: the guard
+ * record was lost and the node's clock is behind, as after a failover. The grant is nevertheless the later lease. The
+ * fences of the known leases, which have ended, are set back behind it. */
 static void learn_back(struct outcome *f) {
     struct entry *en = f->entry;
     uint64_t fence = f->result->fence;
@@ -89,7 +88,7 @@ static void learn_back(struct outcome *f) {
     en->gone_fence = fence - 1;
 }
 
-/* Learns that the lease with the answer's fence was released. Older leases had ended before. */
+/* Learns that the lease with the answer's fence was released; older leases had ended before. */
 static void learn_released(struct outcome *f) {
     if (f->result->fence)
         learn_gone(f, f->result->fence - 1, LEASE_GONE);
@@ -171,17 +170,9 @@ void learn_loss(struct outcome *f) {
     learn_live(f, f->result->fence, LEASE_GONE);
 }
 
-/* Adds a peer for the owner of a lease that another proxy gave to the client. Freed with its last claim. */
-static struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
-    static const uint64_t REMOTE = (uint64_t)1 << 63; /* sessions' ids are counted from 1, and stay below */
-    struct peer *p = peer_add(sh, REMOTE | ledger_number(sh->engine), c);
-    p->remote = true;
-    return p;
-}
-
 /* Finds the claim of the live lease, which belongs to the session's client. If another proxy gave the lease, a claim
- * is made for it here, and kept while sessions meet the lease. NULL: the answer to the acquisition has not come yet,
- * or the claim is forgotten. */
+ * with a peer of its own is made for it, and kept while sessions meet the lease. NULL: the answer to the acquisition
+ * has not come yet, or the claim is forgotten. */
 static struct claim *learn_its_own(struct outcome *f, struct workload *workload) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;
@@ -189,8 +180,10 @@ static struct claim *learn_its_own(struct outcome *f, struct workload *workload)
     if (!c && !f->result->elsewhere)
         return NULL;
     if (!c) {
-        c = claim_add(f->sh, f->entry, peer_remote(f->sh, f->peer->client), rule, ledger_number(f->e),
-                      f->result->fence);
+        uint64_t token = ledger_number(f->e);
+        struct peer *owner = peer_add(f->sh, PEER_ELSEWHERE | ledger_number(f->e), f->peer->client);
+        owner->remote = true;
+        c = claim_add(f->sh, f->entry, owner, rule, token, f->result->fence);
         c->granted_ms = f->now_ms;
         c->reported = true;
         if (workload)
@@ -211,8 +204,8 @@ static struct claim *learn_its_own(struct outcome *f, struct workload *workload)
     return c;
 }
 
-/* Ends the renewal of a lease in two cases. First: a dedicated session asks in vain for its own lock for a whole
- * lease, so its worker has forgotten the release. Second: the lease has been suspicious for ten leases. */
+/* Ends the renewal of a lease in two cases: a dedicated session asks in vain for its own lock for a whole lease, so its
+ * worker has forgotten the release; or the lease has been suspicious for ten leases. */
 static void forgotten(struct outcome *f, const struct workload *workload, struct key_stats *key_stats,
                       struct claim *c) {
     enum { SUSPICIOUS_LEASES = 10 };
@@ -223,7 +216,7 @@ static void forgotten(struct outcome *f, const struct workload *workload, struct
         key_stats->asked_own_ms = key_stats->suspected_ms = 0;
     }
     /* a one-shot client does not ask again, so the refused release was another session's */
-    if (!own && (claim_one_shot(c) || !claim_suspicious(c, 0)))
+    if (!own && (claim_one_shot(c) || !claim_suspicious(c)))
         return;
     if (*since_ms == 0)
         *since_ms = f->now_ms;
@@ -344,7 +337,7 @@ void learn_repeated(struct outcome *f) {
 
 void learn_lost_attempt(struct outcome *f) {
     f->sh->stats.lost++;
-    contention_note(f->sh, &f->plan->key, f->hash, f->now_ms);
+    contention_note(f->sh, &f->plan->key, f->plan->hash, f->now_ms);
     learn_loss(f);
     bool live = f->entry && f->result->fence && f->entry->live_fence == f->result->fence;
     bool attempt = f->plan->verb == LOCK_ACQUIRE || f->plan->verb == LOCK_COUNT_UP;

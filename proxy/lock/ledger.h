@@ -5,8 +5,8 @@
  *      evidence.h   what it says                            workload, claim, aftermath, contention
  *      lease.h      a lease in time                         lease, succession
  *      choose.h     before the script: whose claim it is    attribute, list_party, recognise
- *      outcome.h    after it: what its answer changes       outcome, learn, apply, adopt, list_lock
- *      engine.h     what the session layer calls            engine, member, audit, look, takeover
+ *      outcome.h    after it: what its answer changes       outcome, learn, apply, list_lock
+ *      engine.h     what the session layer calls            engine, member, audit, look
  *
  * A file calls its own layer and the layers above it in this list, and includes no header of a layer below it
  * (tests/unit/test_includes.py).
@@ -177,10 +177,8 @@ struct workload {
     struct list_node idle;  /* in the order of use */
     uint64_t key;           /* of identity, rule and pattern */
     uint32_t refs;          /* session_stats, key_stats, claims */
-    bool pooled;            /* its workers share connections: two crossings were seen */
+    unsigned facts;         /* enum workload_fact, but FACT_DEDICATED, which follows from `row` */
     bool elsewhere;         /* another proxy has given it a lease */
-    bool losers_release;    /* D3: its losers send a release right behind a lost attempt */
-    bool losers_quiet;      /* sessions lost many attempts in a row without a release, here or at another proxy */
     uint8_t longest_row;    /* the longest row of lost attempts before a refused release; 0: none was refused */
     struct aftermath after;
     bool audited;         /* its rule is in audit: no fact of it is written to Redis */
@@ -287,6 +285,9 @@ static inline void workload_put(struct workload *f) {
 }
 
 /* ---- what a shard remembers ------------------------------------------------------------------ */
+
+/* A bit in the ids of peers that stand for a session at another proxy. Sessions' ids are counted, and are lower. */
+#define PEER_ELSEWHERE ((uint64_t)1 << 63)
 
 /* A peer is what one shard knows of a session. */
 struct peer {

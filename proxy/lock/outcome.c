@@ -14,18 +14,15 @@ inline void outcome_start(struct outcome *f, struct lock_engine *e, uint64_t ses
     f->e = e;
     f->plan = plan;
     f->result = result;
-    f->hash = plan->hash;
     f->now_ms = now_ms;
     f->command = command;
     f->client = client;
-    f->holder = result->holder;
-    f->holder_len = result->holder_len;
     f->audit = false;
     f->refusal = NULL;
-    f->sh = ledger_shard(e, f->hash);
+    f->sh = ledger_shard(e, plan->hash);
     shard_lock(f->sh);
     f->peer = plan->peer ? plan->peer : peer_find(f->sh, session_id);
-    f->entry = entry_find(f->sh, &plan->key, f->hash);
+    f->entry = entry_find(f->sh, &plan->key, plan->hash);
     f->claim = claim_find(f->entry, plan->claim);
     if (f->claim && plan->uses)
         f->claim->uses--;
@@ -38,8 +35,8 @@ const struct occasion *outcome_occasion(struct outcome *f) {
                               .identity = f->peer->client->name,
                               .client = f->client,
                               .command = f->command,
-                              .holder = f->holder,
-                              .holder_len = f->holder_len};
+                              .holder = f->result->holder,
+                              .holder_len = f->result->holder_len};
     return &f->on;
 }
 
@@ -61,16 +58,12 @@ inline void outcome_end(struct outcome *f) {
 
 struct entry *outcome_entry(struct outcome *f) {
     if (!f->entry)
-        f->entry = entry_get(f->sh, &f->plan->key, f->hash);
+        f->entry = entry_get(f->sh, &f->plan->key, f->plan->hash);
     return f->entry;
 }
 
 struct workload *outcome_workload(const struct outcome *f) {
     return workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-}
-
-bool outcome_refused(const struct outcome *f) {
-    return f->result->outcome == LOCK_HELD || f->result->outcome == LOCK_FOREIGN;
 }
 
 bool outcome_schedule(struct outcome *f, struct claim *c) {
@@ -87,9 +80,8 @@ uint64_t outcome_value(const struct outcome *f) {
 
 /* ---- what ends a tenure ------------------------------------------------------------------------ */
 
-/* Whether the answer says that the command has ended this lease. The same holds if the command came after the lease's
- * end, and the lock is not known to have had another holder since. Exception: a script that finds the lock free may
- * have been meant to extend it. */
+/* Whether the command has ended this lease, or came after its end, with no other holder known since. Exception: a
+ * script that finds the lock free may have been meant to extend it. */
 static bool released(const struct outcome *f, uint64_t fence) {
     const struct lock_result *r = f->result;
     switch (r->outcome) {

@@ -11,12 +11,10 @@ struct outcome {
     const struct lock_plan *plan;
     const struct lock_result *result;
     struct peer *peer;
-    struct entry *entry;                   /* NULL: nothing is known of the key */
-    struct claim *claim;                   /* the plan's; NULL once it is freed */
-    const char *command, *client, *holder; /* for incidents */
-    size_t holder_len;
-    struct occasion on; /* filled by outcome_occasion: most answers report no incident */
-    uint64_t hash;
+    struct entry *entry;          /* NULL: nothing is known of the key */
+    struct claim *claim;          /* the plan's; NULL once it is freed */
+    const char *command, *client; /* for incidents */
+    struct occasion on;           /* filled by outcome_occasion: most answers report no incident */
     int64_t now_ms;
     bool audit;          /* the command ran as it was, and `result` is inferred */
     const char *refusal; /* audit: what enforcing would have answered */
@@ -36,7 +34,9 @@ struct workload *outcome_workload(const struct outcome *f);
 /* The keyed hash of the value that the command writes, or for a hash lock value_of_field's. */
 uint64_t outcome_value(const struct outcome *f);
 /* Whether the outcome is a refusal: HELD or FOREIGN. */
-bool outcome_refused(const struct outcome *f);
+static inline bool outcome_refused(const struct outcome *f) {
+    return f->result->outcome == LOCK_HELD || f->result->outcome == LOCK_FOREIGN;
+}
 /* Sets the claim's next deadline, or drops a claim that is over. Returns whether it is still there. */
 bool outcome_schedule(struct outcome *f, struct claim *c);
 
@@ -52,10 +52,9 @@ void outcome_spend(struct outcome *f, struct claim *c);
 void outcome_refusal(struct outcome *f, enum lock_incident_kind kind, const char *why);
 /* The claim of the lease that the script has touched, of whichever session; NULL: none is known. */
 struct claim *outcome_touched(struct outcome *f);
-/* The answer uses up the claim, which still exists. Ends the claim's tenure too, if its own session or a pooled
- * session of its client has released. */
+/* The answer uses up the claim, which still exists: ends its tenure, if its own or a pooled session has released. */
 void tenure_spent(struct outcome *f, const struct claim *c);
-/* Ends the session's tenure after its release was answered, even if its claim is forgotten. */
+/* Ends the session's tenure after its release, even if its claim is forgotten. */
 void tenure_released(struct outcome *f);
 
 /* ---- learn.c ---------------------------------------------------------------------------------- */
@@ -68,8 +67,7 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why);
 void learn_loss(struct outcome *f);
 /* Learns from a lost attempt to acquire: besides the loss, what it says of the workload. */
 void learn_lost_attempt(struct outcome *f);
-/* K1: learns from a refusal whose answer shows the lock's value. Returns whether the session is recognised for the
- * lease: it may use the claim of the session that acquired. */
+/* K1: learns from a refusal whose answer shows the lock's value. Returns whether the session is recognised. */
 bool learn_answered(struct outcome *f);
 /* K1: learns from a script of the application's that has the lock's value among its arguments. */
 void learn_named(struct outcome *f);
@@ -77,8 +75,7 @@ void learn_named(struct outcome *f);
 void learn_repeated(struct outcome *f);
 /* Learns from the answer to a GET. */
 void learn_read(struct outcome *f);
-/* Notes, under audit, which value the session wrote as it acquired. plan_enrolment needs it if the rule is enforced
- * later. */
+/* Notes, under audit, which value the session wrote, for plan_enrolment. */
 void learn_wrote(struct outcome *f);
 /* Notes that a session was shown the key's value. */
 void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct workload *f,
@@ -86,8 +83,7 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
 
 /* ---- apply.c --------------------------------------------------------------------------------- */
 
-/* Makes the attempt's claim, with the value that the command has written. The entry exists. A key with very many claims
- * may forget the plan's claim for it. */
+/* Makes the attempt's claim, with the value that it has written; a full key may forget the plan's. The entry exists. */
 struct claim *outcome_claim(struct outcome *f, uint64_t fence);
 /* Makes the attempt the live lease. */
 void apply_granted(struct outcome *f);
@@ -102,10 +98,3 @@ void queue_apply(struct outcome *f);
 
 /* Applies the answer to claims, renewals and incidents, by the command's verb. */
 void apply(struct outcome *f);
-
-/* ---- adopt.c ---------------------------------------------------------------------------------- */
-
-/* Applies what a script of the application's has done. */
-void apply_script(struct outcome *f);
-/* Applies the answer to a LOCK_PASS. */
-void apply_pass(struct outcome *f);

@@ -1,37 +1,34 @@
 /*
  * Successors: a client whose connection was cut comes back over another connection, with the same identity. The proxy
- * renews for the new connection what the old one held. Knows no commands.
+ * renews for it what the old one held. Knows no commands.
  *
  *      session closes ──> its orphan: the leases that the proxy renewed ──> waits, for as long as they last
  *                                                                             │
  *      session comes to the identity, after that or up to a second before ────┴──> its successor: they are renewed
  *
- * An orphan is what a closed session has left. Its successor is the session that goes on with it: the successor of the
- * closed session.
+ * An orphan is what a closed session has left. Its successor is the session that goes on with it.
  *
  * A crashed worker's lock has to be free within its lease. But a worker that was started in its place looks the same as
  * a worker that has come back. Therefore:
  *
  * - An orphan has one successor, the first session that came, and a session is the successor of one orphan.
  * - A session that was connected long before is no successor.
- * - A session that is refused any lock is no successor, and the orphan goes to the session that came next. Workers that
- * were started anew are refused: each of them would keep the lock that the next worker asks for.
+ * - A session that is refused any lock is no successor, and the orphan goes to the session that came next: workers that
+ * were started anew would each keep the lock that the next one asks for.
  * - A session that has acquired several other locks of the workload and has let go of them, and has not shown that it
- * knows the orphan's lock, is no successor: it does a new worker's work.
- * - A successor that leaves before a lease was renewed for it may have been any worker. After a few successors of this
- * kind, the orphan gets no successor any more.
+ * knows the orphan's lock, does a new worker's work.
+ * - A successor that leaves before a lease was renewed for it may have been any worker. After a few of them, the orphan
+ * gets no successor any more.
  *
- * If a client's connections count as pooled, no connection is one worker's. The leases of all of them are left when the
- * last connection closes, and the next session of the client is there for all of them. A refusal says little there,
- * since a colleague may hold the lock. But a lease whose lock was asked for in vain since then is renewed for a few
- * leases more, and not for ever.
+ * If a client's connections count as pooled, the leases of all of them are left when the last connection closes, and
+ * the next session of the client is there for all. A refusal says little there, since a colleague may hold the lock: a
+ * lease that was asked for in vain since then is renewed for a few leases more.
  *
  * A client may come back at another proxy. The sink is told of each lease that waits. The other proxy takes the lease
- * over, under a token of its own, for the first session that came there. From then on it treats the lease as if a
- * session of its own had left it.
+ * over, under a token of its own, for the first session that came there, as if a session of its own had left it.
  *
- * Two kinds of locks have no successors. Under `owner connection` another session's commands would not count for the
- * lease. The nodes of a list lock live and end with their owner's connection.
+ * Under `owner connection` there are no successors: another session's commands would not count for the lease. Nor has a
+ * list lock: its nodes live and end with their owner's connection.
  */
 #include "proxy/lock/lease.h"
 
@@ -106,8 +103,8 @@ static bool lost_to(const struct contender *w, const struct claim *c) {
     return w && w->lost && w->lost_fence == c->fence;
 }
 
-/* Whether the successor does the work of a worker that was started anew: it has let go of other locks of the lease's
- * workload. The locks that it still has may be a part of the work under the lease. */
+/* Whether the successor works as one that was started anew: it has let go of other locks of the lease's workload. Locks
+ * that it still has may be a part of the work under the lease. */
 static bool works_elsewhere(struct shard *sh, const struct peer *p, const struct claim *c) {
     uint64_t pattern;
     struct lock_key key = entry_key(c->entry);
@@ -117,8 +114,7 @@ static bool works_elsewhere(struct shard *sh, const struct peer *p, const struct
     return h && h->attempts >= p->claim_count + OTHERS && !(w && recognised_for(w, c));
 }
 
-/* Returns the id of the orphan's successor; 0: it has none. If the successor is `refused`, a session that does not hold
- * the lock, the next successor takes its place. */
+/* Returns the id of the orphan's successor; 0: it has none. If it is `refused`, the next one takes its place. */
 static uint64_t successor_of(struct lock_engine *e, struct orphan *st, uint64_t refused) {
     pthread_mutex_lock(&e->clients.mutex);
     if (st->successor && st->successor->id == refused)
@@ -180,4 +176,104 @@ void successor_tell(struct shard *sh, const struct claim *c, int64_t until_ms, i
     token_write(e, c->token, left.token);
     snprintf(left.group, sizeof(left.group), "%.*s:%llu", PROCESS_ID_LEN, e->process, (unsigned long long)c->peer->id);
     e->sink.left(e->sink.arg, &left);
+}
+
+/* ---- leases that were left at another proxy ------------------------------------------------------ */
+
+static uint64_t group_number(const struct lock_left *left) {
+    return hash_bytes(&(struct hash_seed){0, 0}, left->group, strlen(left->group)) | PEER_ELSEWHERE;
+}
+
+/* Returns the first session that has come since the lease was left, and may be its owner (`any`: also if it is another
+ * orphan's successor); NULL: there is none. The clients' mutex is held. */
+static struct lock_session *come_back(const struct lock_client *client, const struct lock_left *left, uint64_t group,
+                                      bool any) {
+    struct lock_session *first = NULL;
+    for (const struct list_node *n = client->sessions.prev; n != &client->sessions; n = n->prev) {
+        struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
+        if (s->came_ms < left->left_ms - EARLY_MS)
+            break;
+        if (s->orphan && s->orphan->group == group)
+            return s;
+        if (any || !s->orphan)
+            first = s;
+    }
+    return first;
+}
+
+bool engine_awaits(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t *login) {
+    if (strncmp(left->token, e->process, PROCESS_ID_LEN) == 0)
+        return false;
+    struct lock_client *client = client_get(&e->clients, left->identity, left->identity_len, false);
+    bool any = !rule || rule_pools(rule, false);
+    pthread_mutex_lock(&e->clients.mutex);
+    const struct lock_session *s = come_back(client, left, group_number(left), any);
+    if (s)
+        *login = s->came_login;
+    pthread_mutex_unlock(&e->clients.mutex);
+    client_put(&e->clients, client);
+    return s != NULL;
+}
+
+uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
+    uint64_t number = ledger_number(e);
+    token_write(e, number, out);
+    return number;
+}
+
+/* The peer that stands for the session at the other proxy. All shards share one orphan of the group's leases. */
+static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *left) {
+    struct lock_engine *e = sh->engine;
+    uint64_t group = group_number(left);
+    struct peer *p = peer_find(sh, group);
+    if (p)
+        return p;
+    struct lock_client *client = client_get(&e->clients, left->identity, left->identity_len, false);
+    p = peer_add(sh, group, client);
+    client_put(&e->clients, client);
+    p->closed = true;
+    p->closed_at = 0; /* before all sessions of this proxy came */
+    pthread_mutex_lock(&e->clients.mutex);
+    const struct lock_session *s = come_back(p->client, left, group, false);
+    if (s && s->orphan) {
+        p->orphan = s->orphan;
+        p->orphan->refs++;
+    } else {
+        p->orphan = orphan_new(p->client, left->left_ms);
+        p->orphan->group = group;
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+    return p;
+}
+
+void engine_inherited(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t login,
+                      uint64_t token, const struct lock_result *r, int64_t now_ms) {
+    uint64_t pattern, hash = ledger_hash(e, &left->key, &pattern);
+    struct shard *sh = ledger_shard(e, hash);
+    shard_lock(sh);
+    struct entry *en = entry_get(sh, &left->key, hash);
+    struct peer *p = peer_elsewhere(sh, left);
+    for (struct claim *c = en->claims, *next; c; c = next) {
+        next = c->next;
+        if (c->fence == r->fence && c->peer->remote) /* it stood for the lease, which becomes this proxy's own */
+            claim_drop(sh, c);
+    }
+    struct claim *c = claim_add(sh, en, p, rule, token, r->fence);
+    c->workload = workload_ref(workload_find(sh, p, rule, pattern));
+    c->login = login;
+    c->granted_ms = now_ms;
+    c->told = atomic_load(&e->attempts);
+    c->reported = true;
+    successor_may_come(sh, c);
+    successor_counts(sh, c);
+    lease_set(sh, c, r->pttl_ms, true, now_ms, now_ms);
+    if (r->fence >= en->live_fence && r->fence > en->gone_fence) {
+        en->live_fence = r->fence;
+        en->live_since = c->told;
+    } else {
+        lease_end(sh, c, LEASE_TAKEN, now_ms);
+    }
+    if (!lease_schedule(sh, c, now_ms))
+        entry_settle(sh, en);
+    shard_unlock(sh);
 }

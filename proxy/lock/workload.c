@@ -1,10 +1,9 @@
 /*
- * Workloads: what the proxy learns of one application's workers on one kind of lock, from what they do. This file
- * decides nothing about a command. attribute.c asks it, and learn.c and apply.c tell it.
+ * Workloads: what the proxy learns of one application's workers on one kind of lock, from what they do. Decides nothing
+ * about a command.
  *
- * Facts: what is known of workloads beyond the memory of one run and one proxy. The sink is told a fact when it is
- * learnt. The fact comes back from Redis by engine_learnt, to this proxy, to other proxies, and to proxies that start
- * later.
+ * Facts: what is known of workloads beyond one run and one proxy. The sink is told a fact when it is learnt. The fact
+ * comes back from Redis by engine_learnt, to all proxies, also to proxies that start later.
  *
  * The thresholds were found by simulation, with two aims. A pool is recognised after two releases. Workers with
  * connections of their own never count as a pool, whatever their losers send.
@@ -17,10 +16,8 @@
 #include "proxy/lock/thresholds.h"
 
 enum {
-    KEY_ATTEMPTS = 8,   /* a key with so many attempts is judged by its own counts */
-    FADE_ATTEMPTS = 64, /* counts are halved above so many attempts */
-    FOLLOWED_MAX = 16,
-    FOLLOWED_LEAST = 4
+    KEY_ATTEMPTS = 8,  /* a key with so many attempts is judged by its own counts */
+    FADE_ATTEMPTS = 64 /* counts are halved above so many attempts */
 };
 
 /* ---- facts: what Redis has --------------------------------------------------------------------- */
@@ -77,27 +74,23 @@ static unsigned fact_note(struct shard *sh, uint64_t key, unsigned facts, unsign
 }
 
 unsigned workload_facts(const struct workload *f) {
-    bool dedicated = f->row >= WORKLOAD_ROW && !f->pooled && !f->crossed;
-    return (f->pooled ? FACT_POOLED : 0u) | (f->losers_release ? FACT_LOSERS_RELEASE : 0u) |
-           (dedicated ? FACT_DEDICATED : 0u) | (f->losers_quiet ? FACT_LOSERS_QUIET : 0u);
+    bool dedicated = f->row >= WORKLOAD_ROW && !(f->facts & FACT_POOLED) && !f->crossed;
+    return f->facts | (dedicated ? FACT_DEDICATED : 0u);
 }
 
 /* Gives the workload what another proxy or an earlier run has learnt: `facts` hold, `over` do not hold any more. What
  * this proxy has seen itself wins. Returns whether this call has made the workload pooled. */
 static bool workload_take(struct workload *f, unsigned facts, unsigned over) {
-    bool pools = (facts & FACT_POOLED) && !f->pooled;
-    f->pooled |= pools;
-    if (over & FACT_LOSERS_RELEASE)
-        f->losers_release = false;
-    f->losers_release |= (facts & FACT_LOSERS_RELEASE) != 0;
-    if (over & FACT_LOSERS_QUIET)
-        f->losers_quiet = false;
-    f->losers_quiet |= (facts & FACT_LOSERS_QUIET) && !f->losers_release;
+    bool pools = facts & ~f->facts & FACT_POOLED;
+    f->facts &= ~(over & (FACT_LOSERS_RELEASE | FACT_LOSERS_QUIET));
+    f->facts |= facts & (FACT_POOLED | FACT_LOSERS_RELEASE);
+    if (!(f->facts & FACT_LOSERS_RELEASE))
+        f->facts |= facts & FACT_LOSERS_QUIET;
     if ((over & FACT_DEDICATED) && !f->crossed) {
         f->crossed = true;
         f->row = 0;
     }
-    if ((facts & FACT_DEDICATED) && !f->pooled && !f->crossed && f->row < WORKLOAD_ROW)
+    if ((facts & FACT_DEDICATED) && !(f->facts & FACT_POOLED) && !f->crossed && f->row < WORKLOAD_ROW)
         f->row = WORKLOAD_ROW;
     return pools;
 }
@@ -130,9 +123,18 @@ void facts_tell(struct workload *f) {
         tell(f, f->used_ms);
 }
 
+bool workload_learn(struct workload *f, enum workload_fact fact) {
+    if ((f->facts & fact) || (fact == FACT_LOSERS_QUIET && (f->facts & FACT_LOSERS_RELEASE)))
+        return false;
+    f->facts |= fact;
+    if (fact == FACT_LOSERS_RELEASE)
+        f->facts &= ~(unsigned)FACT_LOSERS_QUIET;
+    facts_tell(f);
+    return true;
+}
+
 /* ---- the table --------------------------------------------------------------------------------- */
 
-/* L6: what one application does never changes what another application's commands mean. */
 uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern) {
     return hash_number(client ^ hash_number(rule ^ pattern));
 }
@@ -296,7 +298,7 @@ inline bool rule_pools(const struct lock_rule *rule, bool overlapped) {
 }
 
 bool workload_pooled(const struct workload *f, const struct peer *p, const struct lock_rule *rule) {
-    return rule_pools(rule, p->overlapped || (f && f->pooled && !workload_dedicated(f, p)));
+    return rule_pools(rule, p->overlapped || (f && (f->facts & FACT_POOLED) && !workload_dedicated(f, p)));
 }
 
 void workload_crossed(struct workload *f, struct peer *a, struct peer *b) {
@@ -323,11 +325,8 @@ static void report_pooled(struct shard *sh, const struct workload *f, const stru
 }
 
 void workload_pool(struct shard *sh, struct workload *f, const struct lock_key *key, int64_t now_ms) {
-    if (f->pooled)
-        return;
-    f->pooled = true;
-    facts_tell(f);
-    report_pooled(sh, f, key, "", now_ms);
+    if (workload_learn(f, FACT_POOLED))
+        report_pooled(sh, f, key, "", now_ms);
 }
 
 void workload_vote(struct shard *sh, struct workload *f, struct peer *a, struct peer *b, const struct lock_key *key,
@@ -339,52 +338,20 @@ void workload_vote(struct shard *sh, struct workload *f, struct peer *a, struct 
         workload_pool(sh, f, key, now_ms);
 }
 
-void workload_uncrossed(struct workload *f, struct peer *p) {
-    struct session_stats *h = session_stats_find(p, f);
-    if (f->row < UINT8_MAX && ++f->row == WORKLOAD_ROW)
-        facts_tell(f);
-    if (h && h->row < UINT8_MAX)
-        h->row++;
-}
-
 void engine_each_workload(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg) {
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
     LIST_FOREACH(it, &sh->idle_workloads) {
         const struct workload *f = LIST_ENTRY(it, struct workload, idle);
-        struct lock_workload view = {
-            .client = f->client, .rule = f->rule, .pattern = f->pattern, .pooled = f->pooled, .times = &f->times};
+        struct lock_workload view = {.client = f->client,
+                                     .rule = f->rule,
+                                     .pattern = f->pattern,
+                                     .pooled = f->facts & FACT_POOLED,
+                                     .times = &f->times};
         fn(arg, &view);
     }
 }
 
-void workload_releases_lost(struct workload *f) {
-    if (f->losers_release)
-        return;
-    f->losers_release = true;
-    f->losers_quiet = false;
-    facts_tell(f);
-}
-
-void workload_quiet(struct workload *f) {
-    if (f->losers_quiet || f->losers_release)
-        return;
-    f->losers_quiet = true;
-    facts_tell(f);
-}
-
 /* ---- what losers send ---------------------------------------------------------------------------- */
-
-void workload_followed(struct workload *f, bool followed) {
-    f->followed = (uint16_t)(f->followed << 1 | (followed ? 1u : 0u));
-    if (f->follow_count < FOLLOWED_MAX)
-        f->follow_count++;
-}
-
-bool workload_losers_expire(const struct workload *f) {
-    unsigned bits = f->followed & ((1u << f->follow_count) - 1);
-    /* F2: three quarters of at least four losses were followed by an EXPIRE. */
-    return f->follow_count >= FOLLOWED_LEAST && 4 * (unsigned)__builtin_popcount(bits) >= 3u * f->follow_count;
-}
 
 static void tally_add(struct tally *t, enum tally_what what) {
     *(what == TALLY_RELEASED ? &t->releases : what == TALLY_ACQUIRED ? &t->acquired : &t->lost) += 1;
@@ -433,20 +400,6 @@ bool key_stats_varies(const struct key_stats *c, uint64_t value) {
         if (c->values[i] != value)
             return true;
     return false;
-}
-
-struct loss losses_take(struct losses *l) {
-    struct loss oldest = l->at[0];
-    memmove(l->at, l->at + 1, --l->count * sizeof(l->at[0]));
-    return oldest;
-}
-
-bool losses_over(const struct losses *l, int64_t before_ms) {
-    return l->count == KEY_STATS_DEBTS || (l->count > 0 && l->at[0].time_ms < before_ms);
-}
-
-void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id) {
-    l->at[l->count++] = (struct loss){.time_ms = now_ms, .session_id = session_id};
 }
 
 /* ---- what comes back from Redis -------------------------------------------------------------------- */

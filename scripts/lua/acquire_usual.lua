@@ -7,14 +7,12 @@
 --       7 for how many ms it has waited   8 for how many ms the next session of its proxy's queue has, '' there is none.
 --         The one that keeps waiting is noted in the guard record (waits.lua): the attempt if refused, else the next one
 --
--- Answers a short text (common.lua), or Redis's error. If it answers 0, it has done nothing, and the proxy sends
--- acquire.lua: the attempt is repeated, the key is of another kind, its guard record is missing, not valid, or has the
--- short form or had it (`since` is missing then), its fence has to be ahead of the node's clock, or the server is older
--- than 7.0 and does not know NX with GET.
+-- Answers a short text (common.lua), or Redis's error. 0: it has done nothing, and the proxy sends acquire.lua. The
+-- attempt is repeated, the key is of another kind, its guard record is missing, not valid, or has or had the short form
+-- (`since` is missing then), its fence has to be ahead of the node's clock, or the server does not know NX with GET.
 --
 -- One SET ... NX GET both asks and acquires. If Redis then refuses a write to the guard record, the script deletes the key
--- again, so that no lock stands without its guard record. Each step costs Redis time for every lock: globals are looked
--- up once, the type of an answer is checked only where its value leaves it open, and only needed fields are written.
+-- again. Each step costs Redis time for every lock: the type of an answer is checked only where its value leaves it open.
 --@alone
 local argv, pcall, sub, key, record, mine, value = ARGV, redis.pcall, string.sub, KEYS[1], KEYS[2], ARGV[1], ARGV[3]
 local lifetime, given, waits, process = argv[4], argv[6] == 'g', argv[7], sub(mine, 1, 36)

@@ -1,22 +1,20 @@
 -- adopt.lua: two steps around a script of the application's (EVAL, EVALSHA, FCALL) that names the lock key. They find
--- out whether the script has acquired, renewed or released the lock. They carry out no command. Keeps S2, S3, L1.
+-- out whether it has acquired, renewed or released the lock, and carry out no command. Keeps S2, S3, L1.
 --
--- Both steps run in one transaction with the script (ARGV 10 'together'), so that no other command comes between:
---   first step   its only ARGV is the attempt. If there is no lock, the step notes the attempt in the guard record's
---                field `vacant`. If there is no guard record either, the step makes one, and adds a '!' to the
---                attempt; the second step deletes this guard record again if the script acquired nothing.
+-- Both steps run in one transaction with the script (ARGV 10 'together'):
+--   first step   its only ARGV is the attempt. If there is no lock, it notes the attempt in the guard record's field
+--                `vacant`, with a '!' behind it if it had to make the record, which the second step may delete again
 --   second step  looks for the lock. If there was none before the script and there is one now, the caller has acquired
---                it, whatever value the script gave it.
--- If there was no transaction, the second step comes alone, right after the script. Its ARGV 11... are the script's
--- arguments. Its reply is what the lock is held with: the value of a string, or the holder's field of a hash. That
--- field is an argument of the script, or the first field. Outcomes of the second step:
+--                it, whatever value the script gave it
+-- Without a transaction, the second step comes alone. Its ARGV 11... are the script's arguments. Its reply is what the
+-- lock is held with: the value of a string, or the holder's field of a hash (an argument, or the first field). Outcomes:
 --   granted        there was no lock before; or the lock is held with one of the arguments, and no live lease was
 --                  known. The caller's lease begins now
 --   held           the known lease is live. Its guard record follows an expiry that the script has set
 --   released       the known lease ended before its time: the script has ended it
 --   free, foreign  none of the above
--- If the script removed the expiry or set none, the lock gets the rule's lease. Exception: a hash without a field that
--- is an argument gets no expiry, since it may be data.
+-- If the script left no expiry, the lock gets the rule's lease. Exception: a hash without a field that is an argument may
+-- be data.
 if #ARGV == 1 then
   if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
   if redis.call('TYPE', KEYS[2]).ok == 'string' then redis.call('DEL', KEYS[2]) end -- of a lease that is over

@@ -1,6 +1,5 @@
 -- arguments.lua: the arguments of a lock script. The build puts this file, and common.lua after it, before each script,
--- or in the place of a line "--@common". The scripts for the usual states, which are called most often, have shorter calls
--- of their own: acquire_usual.lua, release_usual.lua, free.lua.
+-- or in the place of a line "--@common". acquire_usual.lua, release_usual.lua and free.lua have shorter calls.
 --
 -- KEYS  1 lock key   2 its guard record (a hash in the same slot, see common.lua)
 -- ARGV  1 attempt    a new token for this attempt; becomes the lease's token if the attempt acquires the lock
@@ -11,9 +10,8 @@
 --       6 lease      the expiry in ms of a lock that is acquired without one; 0 none
 --       7 read       the fence of the lease that the caller last read; '0' if it read none, or a foreign lock.
 --                    renew.lua: how many ms the lease had left when its renewal was asked for, '0' not known
---       8 seen       '=' and the value that the caller last read, or '' if none is known. A '*' before it means: if
---                    the key holds a value without a live lease, that is data for the caller, and the caller may
---                    touch it whatever the value
+--       8 seen       '=' and the value that the caller last read, or '' if none is known. A '*' before it means: a value
+--                    without a live lease is data that the caller may touch, whatever it is
 --       9 at         the index of the value in the command (1 is the command's name); 0 if it has none. release.lua:
 --                    what tell() is told (tell.lua), under a rule with `wait`
 --      10 shape      the reply for a success and for a refusal: 'int' 1 and 0, 'ok' OK and nil, 'nil' nil and nil. Behind

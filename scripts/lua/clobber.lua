@@ -6,16 +6,15 @@
 --       seen. Then the database of the locks, '' if it is the connection's; the connection's database; the command
 --
 -- The command runs if each lock is free, is data, or is held by the caller under the lock's own claim. Otherwise the
--- reply is LOCKED, and nothing is done. Exception: some commands (MSETNX, MSETEX NX, ...) say no themselves if the lock
--- exists. Redis runs these commands also if another session holds the lock, and the session gets their own reply. The
--- envelope of a refusal has a seventh element: which of the n locks refuses, from 1. Outcomes:
+-- reply is LOCKED; of a command that says no itself if the lock exists (MSETNX, ...), its own. The envelope of a refusal
+-- has a seventh element: which of the n locks refuses, from 1. Outcomes:
 --   granted   MSETNX, or MSETEX with NX, has acquired all of the locks, with one fence
 --   released  a lock of the caller's is gone or changed, and its lease is over
 --   done      the command left the caller's locks as they were (RENAMENX that answers 0), or moved the end of a hash
 --             lock's field. Of one lock, the envelope says how the lease stands
 --   open      there was data alone
 --   free      there was nothing at the lock keys
--- What the command puts at a lock key otherwise belongs to no lease. It has the expiry that the command gave it.
+-- What the command puts at a lock key otherwise belongs to no lease, and has the expiry that the command gave it.
 local n = tonumber(claim)
 local each = {}
 for i = 1, n do
@@ -61,8 +60,8 @@ for i = 1, n do
   if s.value then
     -- S1: another session's live lease is not ended.
     local how, why = may_touch(s)
-    -- Other sessions' nodes wait in a list lock. What acquires is refused by whatever is there. If that is the caller's
-    -- own lease, the command says no itself, and no session waits.
+    -- Other sessions' nodes wait in a list lock. What acquires is refused by whatever is there; by the caller's own lease
+    -- it says no itself.
     if s.list or (acquires and s.token ~= claim) then how, why = false, s.token and 'held' or 'foreign' end
     if acquires and s.token == each[i].attempt then return envelope(1, 'granted', s, s.pttl) end -- a repeat
     if not how then

@@ -11,27 +11,21 @@
 --            proxy gave it. Multiples of 64: a release at another proxy counted for an older lease of the same identity;
 --            for how many ms more the older lease's release was expected, at least 1
 --
--- The scripts for the usual states answer one short text instead, which takes fewer steps. The proxy derives the reply
--- from it, and knows the expiry and the caller already. Where they answer 0, they have done nothing.
+-- The scripts for the usual states answer one short text instead, which takes fewer steps; 0: they have done nothing.
 --   FENCE           granted
 --   gFENCE          granted, and the proxy set the expiry
---   hBYTEFENCE      held; BYTE is '0' plus the flags. For a caller that waits, ':' and how many ms the lease has left
---                   follow ('' if it does not end)
+--   hBYTEFENCE      held; BYTE is '0' plus the flags. For a caller that waits, ':' and the ms left follow ('': no end)
 --   r or rFENCE     released; with the fence if the proxy does not know it
 -- A grant or a refusal may end with ':' and for how many ms a session at another proxy has waited (waits.lua).
 --
 -- docs/locks.md (The guard record) has the fields of a guard record. `suspect` is FENCE:COUNT:ATTEMPT, where COUNT is how
 -- many releases of losers of the holder's identity were refused, plus SUSPECTS_SHIFTED if a release was counted for an
--- older lease; ATTEMPT is the last one.
--- leased, extra and suspect contain the fence of their lease, so a new lease need not reset them. The last digit of a
--- token is odd if its workload is known to share connections.
+-- older lease; ATTEMPT is the last one. leased, extra and suspect contain the fence of their lease, so a new lease need not
+-- reset them. The last digit of a token is odd if its workload is known to share connections. A script that changes
+-- anything rewrites a guard record in the short form (text.lua) as a hash first.
 --
--- A guard record may also have a short form, a text (text.lua). It is read as it is by a script that changes nothing.
--- Any other script rewrites it as a hash first.
---
--- Every script keeps these rules: S2 (a fence only grows), S4 (a refused command changes nothing), and sending a script
--- twice with the same attempt has the effect of sending it once. The build replaces the names in capitals that no
--- script defines by the numbers of proxy/lock/script_constants.h.
+-- Every script keeps S2 (a fence only grows), S4 (a refused command changes nothing), and if it is sent twice with the same
+-- attempt, it acts once. The names in capitals are the numbers of proxy/lock/script_constants.h.
 
 local function int(n)
   return string.format('%.0f', n)
@@ -52,9 +46,9 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- A list lock is held by its head until the time in `until` (0: without end). The key lives longer, for the sessions
--- that wait in the queue. Each session that may be the holder has a token of its own for the lease, in `may`
--- (list.lua). Sets s.overdue if the lease has ended and the holder's node is still the head.
+-- A list lock is held by its head until the time in `until` (0: without end); the key lives longer, for the sessions that
+-- wait. Each session that may be the holder has a token for the lease, in `may` (list.lua). Sets s.overdue if the lease
+-- has ended and the holder's node is still the head.
 local function look_at_list(s, g)
   local head, now = redis.pcall('LINDEX', lock, 0), now_ms()
   s.list, s.ends = type(head) == 'string', tonumber(redis.call('HGET', guard, 'until') or 0)
@@ -73,16 +67,14 @@ end
 
 -- Whether the lock, which holds `value`, is the lease of a guard record in its short form. An attempt without a script
 -- may set its guard record although another lock stands at the key, perhaps with the same value. Its own lock would end
--- with the guard record, but for the time that Redis took from one command to the next, or to move the two to another
--- node.
+-- with it, but for the time that Redis took between two commands, or to move the two to another node.
 local function covers(held, value)
   return held == value and math.abs(redis.call('PTTL', lock) - redis.call('PTTL', guard)) <= SHORT_APART_MS
 end
 
 -- Rewrites a guard record in its short form as a hash. It ends after the lock, if the lock is its lease; if not, its
--- lease is over. Returns false if Redis takes no writes. If the user may not write a hash, the record stays as it was. A
--- node whose slot is moving to another node refuses to make a key: the script then ends before it has written anything,
--- and the proxy sends it again.
+-- lease is over. Returns false if Redis takes no writes. If the user may not write a hash, the record stays as it was. If
+-- its slot is moving, the node refuses to make a key: the script ends before any write, and the proxy sends it again.
 local function expand(value)
   local text, ends = redis.call('GET', guard), redis.call('PTTL', guard)
   local g = text_fields(text)
@@ -107,8 +99,8 @@ end
 --   s.value   the string; false if there is no key; an error table if the key is not a string
 --   s.token   the live lease's token; nil if the lock is free or foreign
 --   s.held    what the lock is held with, according to the guard record
--- A guard record outlives its lease. In that time, a lock at the key is not the record's lease: it was made anew,
--- perhaps with the same constant value.
+-- A guard record outlives its lease. A lock at the key is then not the record's: it was made anew, perhaps with the same
+-- constant value.
 local function examine(reads)
   local s = {}
   s.value = redis.pcall('GET', lock)
@@ -162,14 +154,12 @@ local function was_shown(s)
   return type(s.value) == 'string' and (seen == '=' .. s.value or seen == '*=' .. s.value)
 end
 
--- Redisson's read lock is a hash with a field for each reader. Other readers may remain after the reader in the guard
--- record has left.
+-- Redisson's read lock is a hash with a field for each reader. Others may remain after the guard record's has left.
 local function has_readers(s)
   return type(s.value) == 'table' and redis.pcall('HGET', lock, 'mode') == 'read' and redis.call('PTTL', lock) >= 0
 end
 
--- Whether the key holds data that is no lock for the caller. The nodes of a queue belong to their owners and are never
--- data.
+-- Whether the key holds data that is no lock for the caller. The nodes of a queue are never data.
 local function is_data(s)
   return s.value and not s.token and not s.list and string.sub(seen, 1, 1) == '*' and not has_readers(s)
 end
@@ -200,17 +190,15 @@ local function refusal()
   if shape == 'int' then return 0 else return false end
 end
 
--- Whether an error says that Redis takes no writes now: it is a replica, its disk or memory is full, or replicas are
--- missing.
+-- Whether an error says that Redis takes no writes now.
 local function takes_no_writes(why)
   for _, word in ipairs({'READONLY', 'MISCONF', 'OOM', 'NOREPLICAS'}) do
     if string.find(why, word, 1, true) then return true end
   end
 end
 
--- Called before a refusal. If Redis takes no writes now, the application gets Redis's error instead of the refusal. The
--- HDEL changes nothing: no guard record has a field ''. A user without the right to HDEL gets the refusal; such a user
--- has no list locks, whose scripts need HDEL.
+-- Called before a refusal. If Redis takes no writes now, the application gets Redis's error instead. The HDEL changes
+-- nothing: no guard record has a field ''. A user without the right to HDEL gets the refusal.
 local function ask_to_write()
   local answer = redis.pcall('HDEL', guard, '')
   if failed(answer) and takes_no_writes(answer.err) then redis.call('HDEL', guard, '') end
@@ -222,10 +210,10 @@ local function locked(s)
   return {err = 'LOCKED the lock is held' .. who .. '; nothing was changed'}
 end
 
--- The rule's lock-delay: a lease that ended without its release keeps others out for `delay` ms more. Its guard record still
--- has its token then, and a release takes the token out. The record ends GUARD_OUTLIVES_MS after the lease, which tells
--- how long ago that was. A lock that is gone before the record's lease ends was removed around the proxies: its lease
--- ends now. Returns how long others are still kept out, and makes `s` the state of a lock that is held; nil: they are not.
+-- The rule's lock-delay: a lease that ended without its release, which would have taken the token out of the guard record,
+-- keeps others out for `delay` ms more. The record ends GUARD_OUTLIVES_MS after the lease, which tells how long ago that
+-- was. The lease of a lock that was removed around the proxies ends now. Returns how long others are still kept out, and
+-- makes `s` the state of a lock that is held; nil: they are not.
 local function delayed(s, reads)
   if not s.stale_token or s.value or s.short or (tonumber(delay) or 0) == 0 then return nil end
   local left = redis.call('PTTL', guard)
@@ -256,15 +244,13 @@ local function envelope(reply, outcome, s, pttl)
   return {reply, outcome, s and s.fence or 0, pttl or -3, s and s.owner or '', flags(s)}
 end
 
--- For how many ms a field of the lock still lasts; -1 if it has no end of its own, or if there is no such field or
--- server.
+-- For how many ms a field of the lock still lasts; -1 if it has no end of its own, or the server knows none.
 local function field_pttl(field)
   local left = redis.pcall('HPTTL', lock, 'FIELDS', '1', field)
   return type(left) == 'table' and not failed(left) and math.max(tonumber(left[1]), -1) or -1
 end
 
--- The PTTL of the lock. A lease that is held with a field (nil or false: it is not) ends with the field, if that ends
--- earlier.
+-- The PTTL of the lock, or of the field that it is held with (nil or false: none), if that ends earlier.
 local function lease_pttl(field)
   local pttl, left = redis.call('PTTL', lock), field and field_pttl(field) or -1
   return left >= 0 and (pttl == -1 or left < pttl) and left or pttl
@@ -282,8 +268,7 @@ local function bound(field)
   return pttl, leased
 end
 
--- Has the guard record end after the lock. If the lock ends so late that the sum is too large for PEXPIRE, the guard
--- record gets no expiry.
+-- Has the guard record end after the lock; not at all if the sum is too large for PEXPIRE.
 local function keep_guard(pttl)
   if pttl >= 0 and pttl < 9e15 then
     redis.call('PEXPIRE', guard, int(pttl + GUARD_OUTLIVES_MS))
@@ -293,10 +278,9 @@ local function keep_guard(pttl)
 end
 
 -- Called before a command that may acquire or change the lock. It tries on the guard record the commands that must
--- succeed afterwards, and leaves the record as it was. If the user lacks a right, the error comes here, and no lock
--- comes into being that the proxy does not know. Redis checks its memory limit only until a script's first write, so
--- the first write here is one that Redis refuses when memory is full. `frees`: the caller's command is one that Redis
--- allows even then, so the guard record must be writable too.
+-- succeed afterwards, and leaves it as it was. If the user lacks a right, the error comes here, and no lock comes into
+-- being that the proxy does not know. Redis checks its memory limit only until a script's first write, so the first write
+-- here is one that it refuses when memory is full. `frees`: the caller's command is one that it allows even then.
 local function secure(s, frees)
   redis.call('TIME')
   local there = redis.call('EXISTS', lock) == 1
@@ -319,9 +303,8 @@ local function watermark_key()
   return 'lockkeeper:' .. tag .. ':' .. tag
 end
 
--- Returns that fence, or a little more; 0 if the short form is not in use. `now` is the node's clock in ms. Also 0 while
--- the slot moves to another node, and the watermark is there already: Redis runs a script at this node only if it has
--- both of KEYS, and the guard record contains the lock's last fence.
+-- Returns that fence, or a little more; 0 if the short form is not in use. `now` is the node's clock in ms. Also 0 if the
+-- watermark has moved to another node with its slot: the guard record, which is still here, has the lock's last fence.
 local function watermark(now)
   local left = redis.pcall('PTTL', watermark_key())
   if failed(left) or left < 0 then return 0 end
@@ -358,10 +341,9 @@ local function take(s, value, kind)
   return state, pttl
 end
 
--- Reads the state of the lock, and carries out right 'enrol'. That right is for a lock that was acquired while its rule
--- was in audit: the command ran unchanged, and this proxy saw the claim succeed. While the value still stands, the
--- claim's lease begins now. The guard record of an earlier lease of this proxy does not prevent that: the proxy numbers
--- its tokens, and has seen that lease end.
+-- Reads the state of the lock, and carries out right 'enrol': the lock was acquired while its rule was in audit, and this
+-- proxy saw that. While the value still stands, the claim's lease begins now. An earlier lease of this proxy, by the
+-- number of its token, does not prevent that.
 local function look(reads)
   local s = examine(reads)
   if right ~= 'enrol' or type(s.value) ~= 'string' or seen ~= '=' .. s.value then return s end
@@ -371,14 +353,13 @@ local function look(reads)
   return examine()
 end
 
--- Called after a foreign lock was changed. Its new value may equal the value in an old guard record, so the record's
--- token is removed.
+-- Called after a foreign lock was changed: its new value may equal the value in an old guard record.
 local function disown(s)
   if s.stale_token then redis.call('HSET', guard, 'token', '') end
 end
 
 -- Called after a command has changed the lock within its lease: updates the guard record, and returns the PTTL. `anew`:
--- the command replaced the whole value, which is all the holder's then. A key without a lease gets no expiry.
+-- the command replaced the whole value. A key without a lease gets no expiry.
 local function follow(s, value, anew)
   if s.token then
     local pttl, leased = bound(s.kind == 'hash' and value)
@@ -394,15 +375,14 @@ local function follow(s, value, anew)
   return redis.call('PTTL', lock)
 end
 
--- Called when the lock is free. The guard record keeps the fence, and the attempt's reply for a repeat, for
--- GUARD_OUTLIVES_MS.
+-- Called when the lock is free. The guard record keeps the fence, and the reply for a repeat.
 local function forget(s, reply)
   redis.call('HSET', guard, 'token', '', 'attempt', attempt, 'reply', reply, 'over', s.token or '')
   redis.call('PEXPIRE', guard, GUARD_OUTLIVES_MS)
 end
 
--- Turns a reply into the one that the client would get, if the server does not know the command, which begins at
--- ARGV[first]: the server has another error for scripts. Its text is the server's for clients, byte for byte.
+-- If the server does not know the command, which begins at ARGV[first], it has another error for scripts: turns the reply
+-- into the server's for clients, byte for byte.
 local function known(reply, first)
   if not failed(reply) or not string.find(reply.err, 'Unknown %a* ?command called from') then return reply end
   local words = ''

@@ -3,15 +3,14 @@
 -- If the lock is free, or its counter is not above zero, the caller acquires it if the result is above zero or is no
 -- number. Otherwise the command runs as on Redis: the guard record's value follows, and the owner stays.
 --
--- The guard record's field `extra` is FENCE:N. N is what other sessions have counted on top of the holder's part. They
--- may take it back (a loser's INCR and DECR). If the holder takes back all of its own part, it has released the lock,
--- also while a loser's part remains. No other session can take back the holder's part: the command is refused with the
--- reply that a release expects.
+-- The guard record's field `extra` is FENCE:N. N is what other sessions have counted on top of the holder's part, and may
+-- take back (a loser's INCR and DECR). The holder releases by taking back its own part, also while a loser's part
+-- remains. No other session can: the command is refused with the reply that a release expects.
 --
 -- A hash lock counts in the field that HINCRBY names. A lease that HINCRBY has acquired has `extra` from the start, and
 -- counts in other fields are data beside it. Other hash locks only the holder counts on. A hash without a live lease
--- becomes a lock where the field has a count that is not above zero, or was the last lease's; other counts are data.
--- The release leaves the hash without the expiry that the proxy gave it.
+-- becomes a lock where the field's count is not above zero, or was the last lease's. The release leaves the hash without
+-- the expiry that the proxy gave it.
 local s = look()
 local field = at > 0 and ARGV[10 + at]
 if s.attempt == attempt then -- a repeat; a float is text, as in Redis's reply

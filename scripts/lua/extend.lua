@@ -1,15 +1,13 @@
 -- extend.lua: EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, PERSIST (shape 'int'), GETEX (shape 'nil'). Keeps S3, S4.
 --
--- If the caller is the holder, or F1 lets it, the expiries of the lock and of its guard record change together.
--- Otherwise the reply is 0, or GETEX's value, and the expiry stays. On a list lock the command moves the end of the
--- head's lease; the key lives longer, for the sessions that wait.
+-- If the caller is the holder, or F1 lets it, the expiries of the lock and of its guard record change together. Otherwise
+-- the reply is 0, or GETEX's value. On a list lock the command moves the end of the head's lease; the key lives longer.
 --
--- While the expiry is the lease that the proxy set, the lock has no expiry in the application's view. The options NX,
--- XX, GT and LT therefore act as on a lock without an expiry.
+-- While the expiry is the lease that the proxy set, the application sees none: NX, XX, GT and LT act accordingly.
 --
 -- The short way: EXPIRE and PEXPIRE without options on a lock in its usual state, by its holder or by a session that has no
--- right to it. A guard record in the short form keeps it, and ends with the lock. The guard record's expiry is set first: if
--- Redis then refuses the command, the guard record becomes what it was.
+-- right to it. A guard record in the short form keeps it. The guard record's expiry is set first, and set back if Redis
+-- refuses the command.
 --@usual
 local units, n = ({expire = 1000, pexpire = 1})[string.lower(ARGV[11])], tonumber(ARGV[13] or '')
 if units and #ARGV == 13 and n and n >= 1 and n < 1e12 and n % 1 == 0 then

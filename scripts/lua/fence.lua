@@ -15,13 +15,11 @@
 --
 -- Returns the command's own reply. If nothing was done, it returns an error, from which the proxy makes the client's:
 --   FENCED i now owner   the i-th lock has had another holder since: its fence is `now`, its identity `owner`. A `now`
---                        of 0 says that there is no guard record, so that the last holder is not known
--- A missing guard record means that the lease has been over for GUARD_OUTLIVES_MS, or that Redis has lost the record.
--- Another session may have held the lock since.
+--                        of 0 says that there is no guard record: the lease has been over for GUARD_OUTLIVES_MS, or
+--                        Redis has lost the record, and another session may have held the lock since
 --
--- The script is never sent twice, since data has no guard record to know a repeat by. A watermark stands in for the
--- guard record of a lock in another slot: it holds the greatest fence that has written here. In the usual case the
--- lease is the lock's last one, and the check is one HGET.
+-- Never sent twice, since data has no guard record to know a repeat by. A watermark stands in for the guard record of a
+-- lock in another slot: it holds the greatest fence that has written here. Usually the check is one HGET.
 --@alone
 local argv, keys, redis = ARGV, KEYS, redis
 local n, m = tonumber(argv[1]), tonumber(argv[4])

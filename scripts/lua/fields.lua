@@ -1,8 +1,8 @@
 -- fields.lua: HSETEX, HGETEX and HGETDEL on a hash lock, which is held with one of its fields. Keeps S1, S4, S5.
 --
 -- Free: HSETEX acquires the lock, with the first field that it names. Holder: as on Redis; HGETDEL releases the lock if
--- it removes the holder's field. Other: HSETEX with a condition answers 0, and without one LOCKED, since a 1 would say
--- that the caller holds the lock. HGETEX answers the values, and no expiry changes. HGETDEL answers a nil for each field.
+-- it removes the holder's field. Other: HSETEX with a condition answers 0, and without one LOCKED (a 1 would say that the
+-- caller holds the lock), HGETEX the values, and HGETDEL nils; nothing changes.
 --
 -- The lease of a holder's field that has an expiry ends with the field. The key gets no expiry then.
 local name = string.lower(ARGV[11])

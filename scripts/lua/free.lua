@@ -4,8 +4,8 @@
 -- KEYS  1 lock key   2 its guard record
 -- ARGV  1 claim
 --
--- Answers 'r' if it has released the lock (common.lua). If it answers 0 or an error, it has done nothing, and the
--- proxy sends release.lua. If this script is sent twice, the second answer may be 0 although the first one released the lock.
+-- Answers 'r' if it has released the lock (common.lua). If it answers 0 or an error, it has done nothing, and the proxy
+-- sends release.lua. A repeat may answer 0 although the first call released the lock.
 --@alone
 local call, key, record = redis.call, KEYS[1], KEYS[2]
 local held, text = call('GET', key), call('GET', record)

@@ -3,9 +3,7 @@
 -- KEYS  each lock key, and behind it its guard record
 -- ARGV  a claim for each lock
 --
--- Answers a text with a character for each lock: 'r' if it has released the lock (common.lua), or 0 if it has done
--- nothing to it. An error says that it has done nothing at all. The proxy then sends release.lua. Of a second sending
--- the answer may be 0 although the first one released the lock.
+-- Answers a text with a character for each lock: 'r' or 0, as free.lua's answers. An error says that nothing was done.
 --@alone
 local call, keys, argv, find, gone, n, answers = redis.call, KEYS, ARGV, string.find, {}, 0, ''
 local found = call('MGET', unpack(keys))

@@ -1,5 +1,5 @@
--- give_back.lua: gives back a permit of a semaphore whose taker has gone, or whose lease is over. It has no guard record,
--- and changes nothing if the key shows that the permit is back already, or that the semaphore was reset.
+-- give_back.lua: gives back a permit of a semaphore whose taker has gone, or whose lease is over. Changes nothing if the
+-- key shows that the permit is back already, or that the semaphore was reset.
 --
 -- KEYS  1 the semaphore
 -- ARGV  1 shape: 'count', 'token' or 'member'

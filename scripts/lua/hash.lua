@@ -2,7 +2,7 @@
 -- fields. Keeps S1, S4, S5. HINCRBY is in count.lua.
 --
 -- Free: the caller acquires the lock, with the first field that the command names. Holder: as on Redis; the command
--- releases the lock if it removes the holder's field, or if it sets the count of a lease that HINCRBY has acquired to 0.
+-- releases the lock if it removes the holder's field, or sets the count of a lease that HINCRBY has acquired to 0.
 -- Other: HSETNX and HDEL answer 0, the rest LOCKED, since a 1 would say that the caller holds the lock.
 local s = look()
 if s.value and redis.call('EXISTS', lock) == 0 then s.value = false end -- to look removes fields that have expired

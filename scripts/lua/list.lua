@@ -1,5 +1,4 @@
--- list.lua: what the scripts for list locks share. The build puts this file, after common.lua, in the place of their
--- line "--@list". Keeps S1, S2, S5, S6, L1.
+-- list.lua: what the scripts for list locks share, in the place of their line "--@list". Keeps S1, S2, S5, S6, L1.
 --
 -- The lock is a queue: a list of nodes. The owner of the head is the holder as soon as it has seen its node there. A
 -- party is a session, or a client identity if connections are pooled. Here
@@ -31,24 +30,21 @@
 -- one's owner; the node whose lease was granted to the caller, or which may be the caller's.
 --
 -- docs/locks.md (List locks) says whose a node is. Within one client identity a session that names a node is believed,
--- and a session that is shown a node at the head may be its owner. The owner works now, and does not look again; a session
--- that waits looks again soon. This decides for which session the lease is renewed:
+-- and a session that is shown a node at the head may be its owner. The owner does not look again; a session that waits
+-- does. This decides for which session the lease is renewed:
 --   - A party that has another node here waits. The lease that its read began ends, unless the node's own party reads
 --     or renews it.
---   - A party without a node here, or of an identity that is known as a pool (x:), gets a seat in `may`: a token. By
---     the token its proxy renews the lease while the party is connected. A party that looks again loses its seat,
---     except in a pool. One lease may have several tokens (look_at_list in common.lua); it has one fence.
+--   - A party without a node here, or of an identity that is known as a pool (x:), gets a seat in `may`: a token, by
+--     which its proxy renews the lease while the party is connected. A party that looks again loses its seat, except in
+--     a pool. One lease may have several tokens (look_at_list in common.lua); it has one fence.
 -- A worker may reconnect before the proxy knows that its earlier connection is gone. A party without a node here that
--- was shown the head shortly before (QUEUE_EARLY_MS) gets its seat when the proxy says that the earlier party has
--- left.
+-- was shown the head shortly before (QUEUE_EARLY_MS) gets its seat when the earlier party is said to have left.
 --
--- A party that has left and does not come back is dead. Its nodes are removed once no session of its identity without
--- a node has read here for some seconds (grace). The holder's lease runs out. If the rule releases on disconnect, both
--- end at once.
+-- The nodes of a party that has left are removed once no session of its identity without a node has read here for some
+-- seconds (grace), and the holder's lease runs out. If the rule releases on disconnect, both end at once.
 --
--- S6: between different identities none of this holds. The cost within one identity: if the owner of the head walks
--- away while other workers read, its node stays for one lease. In a pool the owner's reads look like another worker's:
--- there the node stays as long as the pool's connections are open.
+-- S6: between different identities none of this holds. The cost within one: if the owner of the head walks away while
+-- other workers read, its node stays for one lease; in a pool, as long as the pool's connections are open.
 local party = string.sub(seen, 2)
 local MAY_MAX, POOL = 8192, 3
 local pooled = right == 'client' or right == 'any'
@@ -126,7 +122,7 @@ local function mine(record)
   return record.party == party or (right == 'client' and record.identity == identity) or kin(record)
 end
 
--- L1: has the queue last for at least one more lease, and the guard record longer than the queue.
+-- L1: has the queue last for one more lease, and the guard record longer than the queue.
 local function keep_queue()
   local pttl = redis.call('PTTL', lock)
   if pttl == -2 then
@@ -181,8 +177,8 @@ local function end_lease(s)
   s.token, s.fence, s.leased = nil, 0, false
 end
 
--- Returns the token of the caller's party in the field `may` or `early`: '' if the party has lost its seat, nil if it
--- never had one. Also returns the whole field, and where the '=' before the token is in it.
+-- Returns the token of the caller's party in the field `may` or `early` ('': it has lost its seat; nil: it never had one),
+-- the whole field, and where the '=' before the token is in it.
 local function seat(field)
   local all = redis.call('HGET', guard, field) or '\n'
   local _, at = string.find(all, '\n' .. party .. '=', 1, true)
@@ -200,8 +196,7 @@ local function early()
 end
 
 -- Whether the head is dead: its lease is over, no session is there that may own it, its party has pushed a newer node
--- (right 'own'), or its owner has not looked in time. A head without a record has one lease of time from when it was
--- first seen.
+-- (right 'own'), or its owner has not looked in time. A head without a record has one lease of time.
 local function dead(s, head, since)
   if s.token then return false end
   if s.overdue then return true end
@@ -212,8 +207,7 @@ local function dead(s, head, since)
   return now >= since + QUEUE_LOOKS_WITHIN_MS
 end
 
--- Removes dead heads, at most QUEUE_PRUNED_AT_ONCE. Returns the head, or nil if the queue is empty now, and whether
--- the head is dead, too. Updates `s`, which is what look returned.
+-- Removes dead heads, at most QUEUE_PRUNED_AT_ONCE. Returns the head (nil: none) and whether it is dead, too. Updates `s`.
 local function prune(s)
   local known = redis.call('HMGET', guard, 'head', 'head_at')
   local seen_head, since = known[1], tonumber(known[2] or 0)
@@ -244,8 +238,7 @@ local function prune(s)
   return nil, false
 end
 
--- Makes the attempt the live lease, since the caller may own the head and has seen it. `seated`: the caller's proxy
--- may renew the lease. S2: the fence grows.
+-- Makes the attempt the live lease, since the caller may own the head. `seated`: its proxy may renew the lease. S2.
 local function hold(s, head, seated)
   local fence = math.max(s.last_fence + 1, clock[1] * 1000000 + clock[2])
   s.token, s.fence, s.owner, s.leased = attempt, fence, identity, lease > 0
@@ -269,8 +262,8 @@ local function join(s, head, owns)
   if owns then redis.call('HSET', guard, 'by', party) end
 end
 
--- Removes the head from the queue, and so ends its lease. A repeat finds `reply`, or else the node. Returns the envelope
--- for a release with this outcome, whose reply is 1, and the node.
+-- Removes the head, and so ends its lease. A repeat finds `reply`, or else the node. Returns the envelope for a release
+-- with this outcome, whose reply is 1, and the node.
 local function release_head(s, outcome, reply)
   local fence, owner, head = s.fence or 0, s.owner or '', redis.call('LPOP', lock)
   unregister(head, node_record(head))

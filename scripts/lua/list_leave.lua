@@ -1,8 +1,8 @@
--- list_leave.lua: the proxy says that a party has disconnected. There is no command. If `read` is '1', the party's
--- worker may come back for its nodes for some time (grace). Otherwise its nodes are dead. Keeps L1.
+-- list_leave.lua: the proxy says that a party has disconnected. If `read` is '1', its worker may come back for its nodes
+-- for some time (grace). Otherwise they are dead. Keeps L1.
 --
--- A live lease is not ended here; release.lua does that. Exception: a lease without an end gets an end if its holder
--- may come back, and ends then if the holder does not.
+-- A live lease is not ended here; release.lua does that. Exception: a lease without an end gets an end if its holder may
+-- come back.
 --@common
 --@list
 local s = look()

@@ -1,12 +1,12 @@
 -- list_push.lua: RPUSH, RPUSHX, LPUSH, LPUSHX, LINSERT: a node joins the queue. Keeps S4, S5.
 --
--- The script first removes dead heads. It registers the new nodes for the caller's party. It refuses with LOCKED, and
+-- The script first removes dead heads, and registers the new nodes for the caller's party. It refuses with LOCKED, and
 -- pushes nothing, in three cases:
 --   - EXISTS has told the caller that there is no queue, and now there is one. The caller would believe that it holds
 --     the lock (S5).
 --   - The node would come before another session's node.
---   - The node is another party's already. Exception: a worker that has reconnected does not know whether its push was
---     done, and repeats it. The node keeps its place, and is the caller's from then on.
+--   - The node is another party's already. Exception: a worker that has reconnected repeats its push. The node keeps its
+--     place, and is the caller's from then on.
 --
 -- The outcome is 'granted' if the caller may believe that it holds the lock: EXISTS has answered 0 and there is no
 -- queue, or the node that it repeats is the head.
@@ -32,9 +32,8 @@ local function refused()
   keep_queue()
   return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)
 end
--- Whether the caller may be the worker that pushed the node. It may be if the party that pushed has left. It may also
--- be if the caller has no node here and this proxy may not know that the party has left: the party has not read for
--- long, or is another proxy's.
+-- Whether the caller may be the worker that pushed the node: the party that pushed has left; or the caller has no node
+-- here, and the party has not read for long or is another proxy's, so that this proxy may not know that it has left.
 local function may_repeat(record)
   if not kin(record) then return mine(record) end
   if has_left(record.party) then return true end

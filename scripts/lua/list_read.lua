@@ -1,7 +1,7 @@
 -- list_read.lua: LRANGE, LINDEX, LLEN, LPOS, and EXISTS of one key, on a lock key of any type. Keeps S2, S5, L1.
 --
--- The script first removes dead heads. A read shows that the caller's party is there. EXISTS says nothing about the
--- head, but the script remembers its 0 for a later RPUSH. Outcomes of a read that shows the head:
+-- Removes dead heads first. A read shows that the caller's party is there. EXISTS says nothing about the head, but its 0
+-- is remembered for a later RPUSH. Outcomes of a read that shows the head:
 --   granted  the head is the caller's own node: the caller is the holder from now on
 --   done     the caller was the holder already. Its lease starts anew, but not over pooled connections: the read may
 --            be another worker's
@@ -9,8 +9,7 @@
 --            now on. The caller's proxy renews it if the envelope names the node
 --   held     the caller looks again, and so waits (list.lua)
 --
--- If Redis takes no writes, the script only runs the command. Exception: a caller that would become the holder by it
--- gets Redis's error.
+-- If Redis takes no writes, the script only runs the command; a caller that would become the holder gets Redis's error.
 --@common
 --@list
 local s = look()

@@ -1,8 +1,8 @@
 -- list_remove.lua: LREM: a node leaves the queue. Only its owner may remove it; other callers get 0. Keeps S1, S4. The
 -- outcome is 'released' if the node was the holder's, and 'done' if the node was waiting.
 --
--- A release over another connection than the push, which is still open, is a pool's. Two of them make the identity
--- known as a pool (x:). Releases over the connection of the push take that back.
+-- A release over another connection than the push, which is still open, is a pool's. Two make the identity known as a
+-- pool (x:). Releases over the connection of the push take that back.
 --@common
 --@list
 local s = look()

@@ -1,8 +1,8 @@
 -- list_set.lua: LSET: the owner changes its node, and keeps its place (the count of a reentrant lock). Other callers
 -- get LOCKED. Keeps S1, S4.
 --
--- LSET names a position. If a worker's lease has ended, its late LSET would change another worker's node. So over a
--- connection that did not push the node, LSET is believed in four cases:
+-- LSET names a position, so that a late one would change another worker's node. Over a connection that did not push the
+-- node, LSET is believed in four cases:
 --   - The connection that pushed the node is gone.
 --   - The lease is live, and the party that pushed the node did not begin it either.
 --   - The identity is known as a pool.

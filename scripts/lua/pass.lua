@@ -1,13 +1,11 @@
 -- pass.lua: commands that write data, and no lock, under the rule's kinds. Keeps S1, S4. They are SET without an
 -- expiry, APPEND, SETRANGE, SETBIT, INCRBYFLOAT, and commands of the kinds that the rule lacks: SETEX and GETSET; INCR
--- and DECR; HSET and HDEL; LPOP, RPOP, LREM, LSET and LTRIM. The list commands are refused if the key is a live list
--- lock for another proxy.
+-- and DECR; HSET and HDEL; LPOP, RPOP, LREM, LSET and LTRIM (refused if the key is a live list lock for another proxy).
 --
--- Free, or data: the command runs as it came. It acquires nothing, and the guard record gets no lease. Holder: as on
--- Redis. The guard record follows; the lease is over if nothing remains of what the lock was held with. Other: LOCKED
--- if the command could change the lock, or 0 for HSETNX and HDEL.
+-- Free, or data: the command runs as it came, and acquires nothing. Holder: as on Redis; the lease is over if nothing
+-- remains of what the lock was held with. Other: LOCKED if the command could change the lock, or 0 for HSETNX and HDEL.
 --
--- The script is never sent twice, since data has no guard record to know a repeat by.
+-- Never sent twice, since data has no guard record to know a repeat by.
 local name = string.lower(ARGV[11])
 local of_hash = string.sub(name, 1, 1) == 'h'
 local of_list = name == 'lpop' or name == 'rpop' or name == 'lrem' or name == 'lset' or name == 'ltrim'

@@ -1,8 +1,8 @@
 -- release.lua: DEL, UNLINK, GETDEL, DELIFEQ, DELEX, and PROXY RELEASE (right 'operator'), in every state of the lock;
 -- release_usual.lua and free.lua come first where they may do. Keeps S1, S4, L2. If the caller is the holder, the lock is
 -- released. On data the command runs as on Redis. Otherwise it is refused with 0 or nil. Of a list lock only the head is
--- removed. DELIFEQ and DELEX compare for themselves (compare.lua): what says no of itself is no release, and leaves the
--- claim. Exception: the claim is spent if its lease has ended.
+-- removed. DELIFEQ and DELEX compare for themselves (compare.lua): what says no of itself leaves the claim, unless its
+-- lease has ended.
 --
 -- ARGV 9 is, under a rule with `wait`, what tell() is told (tell.lua), else '0'. ARGV 6 is by right 'operator' the rule's
 -- lock-delay.
@@ -56,8 +56,8 @@ if s.list and shape == 'nil' then return envelope(redis.pcall(name, lock), 'erro
 -- The sessions that wait keep their places.
 if s.list then return (release_head(s, how == 'done' and 'released' or how, '1')) end
 secure(s, true)
--- Redisson's read lock is a hash with a field for each reader, and one for the mode. Other readers go on reading, so
--- only the holder's field is deleted. Without a live lease, the record's `kind` says nothing about the lock.
+-- Of Redisson's read lock, a hash with a field for each reader and one for the mode, only the holder's field is deleted.
+-- Without a live lease, the record's `kind` says nothing about the lock.
 local readable = s.token and shape == 'int' and s.kind == 'hash' and right ~= 'operator'
 local reads = readable and redis.call('HGET', lock, 'mode') == 'read'
 if reads and redis.call('HLEN', lock) > 2 then

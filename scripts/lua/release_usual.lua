@@ -5,8 +5,8 @@
 -- ARGV  1 attempt   2 claim   3 the command's name; '' or nothing if it is DEL, and the proxy knows the claim's fence
 --       4 under a rule with `wait`: what tell() is told (tell.lua)
 --
--- Answers a short text (common.lua), or Redis's error. If it answers 0, it has done nothing, and the proxy sends
--- release.lua. A repeat finds that the token is gone, so it answers 0 too.
+-- Answers a short text (common.lua), or Redis's error. 0: it has done nothing, and the proxy sends release.lua. A repeat
+-- finds no token, and answers 0 too.
 --@alone
 local call, pcall, key, record, name = redis.call, redis.pcall, KEYS[1], KEYS[2], ARGV[3] or ''
 local held, g = pcall('GET', key), nil

@@ -1,19 +1,17 @@
 -- renew.lua: the proxy renews the lease of `claim` for `lease` ms. There is no command. Keeps S3, L4.
 --
--- S3: only a live lease is renewed, and the proxy asks only while the lease's owner is connected. An expiry that the
--- application has set, perhaps since the proxy asked, is renewed only by right 'always' (renew always). Exception: it
--- is not renewed if it is less than half of the time that was known, since some applications release in this way. By
--- right 'look' nothing is renewed.
+-- S3: only a live lease is renewed. An expiry that the application has set, perhaps since the proxy asked, is renewed only
+-- by right 'always' (renew always), and not if it is less than half of the time that was known: some applications release
+-- in this way. By right 'look' nothing is renewed.
 --
--- L4: in each case the guard record follows an expiry that was set past all proxies. If the guard record ended before
--- its lock, the lock would have no lease, and its holder's release would be refused.
+-- L4: in each case the guard record follows an expiry that was set past all proxies. Otherwise the lock would have no
+-- lease, and its holder's release would be refused.
 --
--- By right 'successor' the lease moves from the proxy that gave it to this proxy, because its owner has come back here. The
--- attempt becomes its token. Exception: the lease does not move if it has more than `read` ms left. Then it was
--- renewed after the other proxy let go of it.
+-- By right 'successor' the lease moves from the proxy that gave it to this proxy, because its owner has come back here; the
+-- attempt becomes its token. Exception: a lease with more than `read` ms left was renewed after the other proxy let go.
 --
 -- The outcome is 'done'; or 'held', 'foreign' or 'free' if the lease is gone. By right 'look' it is 'open' if the lease is
--- over, and a lock with its value is still there: its expiry was moved past all proxies, most probably by its holder.
+-- over, and a lock with its value is still there: most probably its holder has moved the expiry past all proxies.
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
 -- Whether the claim is of a party that was shown a list lock's head early (list.lua). Its token may still come to

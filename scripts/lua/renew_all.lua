@@ -6,8 +6,8 @@
 -- Answers a text with a digit for each lock:
 --   1   renewed
 --   2   renewed, and its guard record has the short form (text.lua)
---   0   nothing was done. The proxy then sends renew.lua, which tells why. So only what is usual is done here: a lock
---       that is a string, whose expiry the proxy has set, and which does not end later than the lease that is asked for
+--   0   nothing was done, and the proxy sends renew.lua. Only what is usual is done here: a lock that is a string, whose
+--       expiry the proxy has set, and which does not end later than the lease that is asked for
 --@alone
 local pcall, argv, keys, sub, answers = redis.pcall, ARGV, KEYS, string.sub, {}
 local lease = argv[1]

@@ -4,8 +4,8 @@
 -- Free: the caller acquires the lock (XX: nil). Holder: value and expiry change inside the lease. Data: as on Redis.
 -- Other: LOCKED (XX: nil).
 --
--- Exception: the caller acquires data too (not with XX) while the guard record of an earlier lease is there. The data may
--- be the lock of an attempt in the short form, whose acquire.lua is still to come: of the two, one gets the lock.
+-- Exception: the caller acquires data too (not with XX) while an earlier lease's guard record is there: it may be the lock
+-- of an attempt in the short form, whose acquire.lua is still to come. One of the two gets the lock.
 local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))

@@ -1,16 +1,14 @@
 -- swap.lua: GETSET and SET ... GET; and SET after WATCH and GET of its key in a transaction (K3, shape 'ok'). Keeps
 -- S1, S4.
 --
--- Free: the caller acquires the lock. Holder: the value is replaced, and the reply is the old value. Other: the caller
--- takes over the lease or the foreign lock that it last read, if the lock still holds the value that it read.
--- Otherwise nothing is set. The reply is then the present value; or LOCKED if that would look like success, and always
--- with shape 'ok'.
+-- Free: the caller acquires the lock. Holder: the value is replaced, and the reply is the old value. Data is swapped as on
+-- Redis. Other: the caller takes over the lease or the foreign lock that it last read, if the lock still holds the value
+-- that it read. Otherwise the reply is the present value; or LOCKED if that would look like success, and always with
+-- shape 'ok'.
 --
--- The caller counts as 'other' in two cases even if its client holds the lock. It last read another lease than the
--- live one: then it competes with another worker of its client. Or it last read the live lease, and its client holds
--- that lease through another proxy; the exception is a caller that was recognised for the lease (right 'fence').
---
--- Data is swapped as on Redis, and becomes no lock.
+-- The caller also counts as 'other' if it last read another lease than the live one: it competes with a worker of its own
+-- client; or if its client holds the lease that it read through another proxy, and it was not recognised for that lease
+-- (right 'fence').
 local s = look()
 local function swap()
   secure(s)

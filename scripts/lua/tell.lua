@@ -1,10 +1,9 @@
--- tell.lua: tells other proxies of a release, under a rule with `wait`. The build puts this file in the place of a script's
--- line "--@tell".
+-- tell.lua: tells other proxies of a release, under a rule with `wait`. The build puts it in the place of "--@tell".
 --
 -- tell() is called behind the release. `about` is the lock's database with a '=' before it, on a cluster a '+'; and, only if
 -- this proxy leaves the lock to another proxy, ':' and for how many ms its longest waiting session has waited. If the
--- session that has waited longest is at another proxy (waits.lua), the release is published. On a cluster that is on
--- the sharded channel of the lock's slot, if the node knows sharded channels.
+-- session that has waited longest is at another proxy (waits.lua), the release is published: on a cluster on the sharded
+-- channel of the lock's slot, if the node knows such channels.
 local function tell(key, record, own, about)
   local sharded, db, age = string.match(about, '^([+=])(%d+):?(%d*)$')
   if age ~= '' then

@@ -1,5 +1,4 @@
--- text.lua: the short form of a guard record, a string of lines. The build puts this file in the place of a script's
--- line "--@text".
+-- text.lua: the short form of a guard record, a string of lines. The build puts it in the place of "--@text".
 --
 --   1        the version of the form
 --   TOKEN    of the live lease
@@ -8,8 +7,8 @@
 --   g        if the proxy set the expiry; otherwise the line is empty
 --   OWNER    the client identity
 --
--- Such a record has the lock's own expiry, and ends with the lock. So its lease is live as long as the record is there,
--- the lock holds VALUE, and both have the same end (`covers` in common.lua). The proxy writes it together with the lock, without a script
+-- Such a record ends with its lock. Its lease is live as long as the record is there, the lock holds VALUE, and both have
+-- the same end (`covers` in common.lua). The proxy writes it together with the lock, without a script
 -- (proxy/session/locks/short_form.c); free.lua removes it.
 
 -- Returns the fields of such a record as HMGET would return a hash's: token, fence, value, owner, proxy, leased,

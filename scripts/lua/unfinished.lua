@@ -1,6 +1,6 @@
 -- unfinished.lua: an attempt that was sent without a script before, and came to nothing (proxy/session/locks/short_form.c):
 -- it has set only one of the lock and its guard record, or its fence was not above the slot's watermark. The build puts
--- this file in the place of a script's line "--@unfinished".
+-- it in the place of "--@unfinished".
 --
 -- The claim says what is known of the attempt. '!': it has set its lock, which is the lock at the key if that holds the
 -- value and no later lease stands there. Its fence follows if it was above the watermark. '-' and its fence: it has not,
@@ -10,11 +10,10 @@ local SLACK_MS = 2 -- the clock of older servers goes on between the commands of
 
 -- Removes a guard record that is not the lock's. The lock of an attempt and its guard record have the same expiry, unless
 -- the attempt set only one of both. If the lock is the attempt's, a guard record of another expiry is of a lease that was
--- over before, whatever value the lock holds. A session that had read the same value may have sent PERSIST meanwhile: the
--- attempt's lock has no end then, and is removed all the same, unless another attempt's short record is there. A record
--- whose lease is not over, with a greater fence than the attempt's, is of a lease that was acquired since (S2): the
--- attempt's lock is gone, and a client around the proxies has moved the end of the lock at the key. Returns whether the
--- lock is the attempt's, and the fence that is left over.
+-- over before. If the attempt's lock has no end, a session that had read the same value has sent PERSIST: it is removed all
+-- the same, unless another attempt's short record is there. A live record with a greater fence than the attempt's is of a
+-- lease that was acquired since (S2): the attempt's lock is gone, and a client around the proxies has moved the end of the
+-- lock at the key. Returns whether the lock is the attempt's, and the fence that is left over.
 local function clear_unfinished(value)
   local text, there, left, ends = redis.pcall('GET', guard), redis.pcall('GET', lock), redis.call('PTTL', lock),
     redis.call('PTTL', guard)

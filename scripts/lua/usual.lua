@@ -1,6 +1,5 @@
--- usual.lua: the usual state of a lock, for scripts that deal with it before the functions of common.lua are made. Redis
--- makes all of them anew in each call, which takes as long as five commands. The build puts this file in the place of a
--- script's line "--@usual".
+-- usual.lua: the usual state of a lock, for scripts that deal with it before the functions of common.lua are made, which
+-- takes as long as five commands. The build puts it in the place of "--@usual".
 --@text
 
 -- Returns the lock's value, fields of its guard record as text_fields has them, and the flags of an envelope, if the lock

@@ -1,13 +1,11 @@
--- waits.lua: notes in the guard record at which proxies sessions wait for the lock. The build puts this file in the
--- place of a script's line "--@waits". It sets the script's local `mark`.
+-- waits.lua: notes in the guard record at which proxies sessions wait for the lock. The build puts it in the place of
+-- "--@waits". It sets the script's local `mark`.
 --
--- The guard record's field `waits` has an entry "SINCE:UNTIL:PROXY" for each proxy where a session waits. Commas
--- separate the entries, and the longest wait comes first. The times are of the node's clock, in ms, so that the order
--- does not depend on the proxies' clocks. An entry is believed until UNTIL.
+-- The field `waits` has an entry "SINCE:UNTIL:PROXY" for each proxy where a session waits, the longest wait first,
+-- separated by commas. The times are of the node's clock, in ms. An entry is believed until UNTIL.
 --
--- mark() replaces the entry of `proxy`, where a session has waited for `age` ms; '': no session waits there, and the
--- entry is removed. Entries that are no longer believed go, too. Returns ':' and for how many ms the longest wait at
--- another proxy has lasted, which ends the script's answer; '' if no session waits elsewhere.
+-- mark() replaces the entry of `proxy`, where a session has waited for `age` ms; '': none waits there any more. Returns
+-- ':' and for how many ms the longest wait at another proxy has lasted, which ends the script's answer; '' if none waits.
 function mark(record, proxy, age)
   local said, t = redis.pcall('HGET', record, 'waits'), redis.call('TIME')
   local now = t[1] * 1000 + math.floor(t[2] / 1000)

@@ -1,5 +1,4 @@
--- witness_free.lua: at a witness, a lease's record holds no longer: the lease was released. The record keeps its fence until
--- its end.
+-- witness_free.lua: at a witness, a lease's record holds no longer: it was released. It keeps its fence until its end.
 --
 -- KEYS  1 the lock's record   2 the mark of this witness
 -- ARGV  1 token, '' not known   2 fence, '0' not known

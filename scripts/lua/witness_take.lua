@@ -8,11 +8,10 @@
 --
 -- The record is a hash: token ('' once the lease was released) and fence. It holds while it has more than
 -- GUARD_OUTLIVES_MS left, and is kept for that time behind its promise, so that fences grow. A promise is never made
--- shorter: requests of several connections may come in another order.
+-- shorter: requests may come in another order.
 --
 -- The mark has the server's run and the time of the first question since it began. A server that was started again may
--- have lost what it promised, even if it has read a file. So it promises nothing until all that was promised before
--- has ended: for the time of the quarantine.
+-- have lost what it promised: it promises nothing for the quarantine, until all that was promised before has ended.
 --
 -- Answers 'ok'; 'held TOKEN FENCE', the lease that the record is of; 'none', without a token where no lease is known;
 -- 'low FENCE', which the lease's fence must exceed; or 'quarantine MS', for how long. If it is a newcomer among the

@@ -196,7 +196,7 @@ static void another_workload(struct fixture *f, unsigned number) {
 }
 
 static bool losers_release(struct fixture *f, const struct lock_session *s, const char *key) {
-    return workload_known(f, s, key)->losers_release;
+    return workload_known(f, s, key)->facts & FACT_LOSERS_RELEASE;
 }
 
 static unsigned votes(struct fixture *f, const struct lock_session *s, const char *key) {
@@ -2115,7 +2115,7 @@ static void d3_long_rows_in_silence_are_a_fact(void **state) {
     open_as(f, &c, 3, "app");
     take_with(f, &a, "lock:x", "1", 100000, false);
     lose_in_silence(f, &c, "lock:x", 8);
-    assert_false(workload_known(f, &a, "lock:x")->losers_quiet);
+    assert_false(workload_known(f, &a, "lock:x")->facts & FACT_LOSERS_QUIET);
     lose_in_silence(f, &c, "lock:x", 2);
     assert_true(workload_facts(workload_known(f, &a, "lock:x")) & FACT_LOSERS_QUIET);
     attempt(f, &b, "lock:x");
