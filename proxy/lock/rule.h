@@ -1,7 +1,12 @@
 /*
- * Lock rules: which keys are locks, and how the proxy treats them. The first matching rule applies. A fence (fence.h)
- * is a rule about data that is written under a lock.
- * A set of rules is immutable once built, reference-counted, and replaced as a whole by a reload.
+ * Lock rules: which keys are locks, and how the proxy treats them. The first matching rule applies. A set of rules is
+ * immutable once built, reference-counted, and replaced as a whole by a reload.
+ *
+ * A fence is a rule about data that is written under a lock. A session whose lease is over cannot write the data any
+ * more once another session has acquired the lock.
+ *
+ *      fence stock:* by lock:stock:* mode audit
+ *            PATTERN    LOCK
  */
 #pragma once
 
@@ -9,6 +14,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "proxy/base/text.h"
 
 enum lock_mode { LOCK_MODE_ENFORCE, LOCK_MODE_AUDIT, LOCK_MODE_OFF };
 enum lock_owner { LOCK_OWNER_AUTO, LOCK_OWNER_CONNECTION, LOCK_OWNER_CLIENT, LOCK_OWNER_ANY };
@@ -31,7 +38,18 @@ enum lock_permits { LOCK_PERMITS_NONE, LOCK_PERMITS_AUDITED, LOCK_PERMITS_RETURN
 
 enum { LOCK_MEMORY_AUTO = -1 };
 
-struct lock_fence; /* fence.h */
+enum lock_unlocked { LOCK_UNLOCKED_PASS, LOCK_UNLOCKED_REFUSE };
+
+enum { LOCK_FENCE_STARS = 16 };
+
+struct lock_fence {
+    char *lock; /* the lock's name; its n-th star takes the text of the pattern's n-th star */
+    enum lock_mode mode;
+    enum lock_unlocked unlocked;  /* writes by sessions that have never held the lock */
+    atomic_uint_fast64_t late;    /* writes by sessions that had lost the lock, in any mode */
+    atomic_uint_fast64_t refused; /* refused writes */
+    atomic_bool unnamed;          /* a session whose client has no name has written under the lock */
+};
 
 struct lock_rule {
     struct lock_rules *set; /* the set it belongs to; a reference to the set keeps the rule alive */
@@ -118,12 +136,30 @@ size_t lock_rule_doubt(const struct lock_rules *rules, size_t i, bool fence, cha
 /* Writes a word for an error message, on one line, cut to `size`. */
 void lock_rule_word_show(const char *word, char *out, size_t size);
 
-/* Writes a pattern as a word of the configuration, quoted if necessary. Returns the length. */
-size_t lock_rule_word(const char *pattern, char *out, size_t size);
+/* Appends a pattern as a word of the configuration, quoted if necessary. */
+void lock_rule_word(struct text *out, const char *pattern);
 
-/* Writes the rule as its directive, for PROXY RULES: "lock:* mode enforce owner auto ...". Returns the whole length,
- * also where `size` cuts the text, as snprintf does. */
+/* Writes the rule, or its fence, as its directive: "lock:* mode enforce owner auto ...". Returns the whole length, also
+ * where `size` cuts the text, as snprintf does. */
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
+size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size);
+
+/* Writes the name of a key's lock, of which at most `size` bytes are written. Returns its length; 0: there is none.
+ * lock_fence_name needs no fence: `lock` gets in place of its n-th star what the n-th star of `pattern` matches. */
+size_t lock_fence_name(const char *pattern, size_t pattern_len, const char *lock, const char *key, size_t len,
+                       char *out, size_t size);
+/* How many stars a pattern or a lock's name has. A star in a class (`classes`: they are none in a name) does not count.
+ */
+int lock_fence_stars(const char *p, bool classes);
+size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len, char *out, size_t size);
+
+/* Writes a warning for people if clients without names count as one client, because the rule of the fence's lock has
+ * owner auto. Returns the length; 0: there is nothing to warn of, or the fence is not enforced. */
+size_t lock_fence_blur(const struct lock_rules *rules, const struct lock_rule *fence, char *out, size_t size);
+
+/* Checks the fences of a set against its lock rules: each fence's lock must match a lock rule and must not itself be
+ * fenced data. False: `error` says what is wrong with the first offending fence. */
+bool lock_fences_check(const struct lock_rules *rules, char *error, size_t error_size);
 
 /* Hashes a rule's pattern, for lock_rule.hash. The hash is the same in every process. */
 uint64_t lock_rule_hash(const char *pattern, size_t len);

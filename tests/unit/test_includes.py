@@ -97,7 +97,7 @@ FILES = {
 ROOM_LAYERS = {
     # proxy/lock/ledger.h says what each layer is for.
     "proxy/lock": [
-        ("script_constants.h", "thresholds.h", "hash.h", "rule.h", "fence.h", "hash", "rule", "doubt", "fence"),
+        ("script_constants.h", "thresholds.h", "hash.h", "rule.h", "hash", "rule", "doubt", "fence"),
         ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
         ("ledger.h", "ledger", "client", "timers", "incident"),
         ("evidence.h", "workload", "claim", "aftermath", "contention"),

@@ -18,7 +18,7 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
-#include "proxy/lock/fence.h"
+#include "proxy/lock/rule.h"
 #include "proxy/session/fences/private.h"
 
 enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, ATTEMPTS_MAX = 32 };
