@@ -15,7 +15,7 @@ struct outcome {
     struct claim *claim;                   /* the plan's; NULL once it is freed */
     const char *command, *client, *holder; /* for incidents */
     size_t holder_len;
-    struct occasion on; /* filled by outcome_occasion: most answers report no incident */
+    struct lock_incident on; /* filled by outcome_occasion: most answers report no incident */
     uint64_t hash;
     int64_t now_ms;
     bool audit;          /* the command ran as it was, and `result` is inferred */
@@ -28,7 +28,7 @@ void outcome_start(struct outcome *f, struct lock_engine *e, uint64_t session_id
 void outcome_end(struct outcome *f);
 
 /* The key, client and command, for an incident. */
-const struct occasion *outcome_occasion(struct outcome *f);
+const struct lock_incident *outcome_occasion(struct outcome *f);
 /* The key's entry, made if there is none. */
 struct entry *outcome_entry(struct outcome *f);
 /* The workload of the answer's session; NULL: nothing is known of the workload. */
