@@ -33,7 +33,7 @@
 #include "proxy/ending.h"
 #include "proxy/listen.h"
 #include "proxy/live.h"
-#include "proxy/lock/fence.h"
+#include "proxy/lock/rule.h"
 #include "proxy/lock/permits.h"
 #include "proxy/admin_server.h"
 #include "proxy/own_password.h"

@@ -134,9 +134,8 @@ static const char *values(const struct evidence *r) {
 
 /* Adds a text, and the pattern behind it in the syntax of the configuration. */
 static void add_pattern(struct text *l, const char *before, const char *pattern) {
-    char word[ADVISE_PATTERN_MAX * 4 + 3];
-    lock_rule_word(pattern, word, sizeof(word));
-    text_printf(l, "%s%s", before, word);
+    text_printf(l, "%s", before);
+    lock_rule_word(l, pattern);
 }
 
 /* Adds the rule that fits a row, as a line of the configuration. */

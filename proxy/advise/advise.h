@@ -16,12 +16,12 @@ enum {
 };
 
 /* Calls fn with each line: what is unsafe, worst first; dead locks; how many patterns match none of `rules` (NULL: not
- * said); data under locks; and each pattern of locks, those with most events first. Clients of a pattern have one line
- * if the same is said of them. fn must not call this module. */
+ * said); data under locks; each pattern of locks, those with most events first. Clients of which the same is said have
+ * one line. fn must not call this module. */
 void advise_each(struct observer *o, const struct lock_rules *rules, int64_t now_ms,
                  void (*fn)(void *arg, const char *line, size_t len), void *arg);
-/* Counts the patterns of keys that look like locks: with enough events to advise a rule, seen since then, and without a
- * match among the rules, even those that are off. */
+/* Counts the patterns with enough events to advise a rule, seen since then, that match no rule, even none that is off.
+ */
 size_t advise_unruled(struct observer *o, const struct lock_rules *rules, int64_t since_ms);
 /* Writes that count as a sentence; ADVISE_UNRULED_MAX bytes are enough. */
 void advise_unruled_text(size_t count, char *out, size_t size);

@@ -24,7 +24,7 @@
 
 #include "proxy/base/memory.h"
 #include "proxy/config/private.h"
-#include "proxy/lock/fence.h"
+#include "proxy/lock/rule.h"
 
 enum {
     INCLUDE_DEPTH_MAX = 16,

@@ -14,7 +14,7 @@
 #include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/config/private.h"
-#include "proxy/lock/fence.h"
+#include "proxy/lock/rule.h"
 
 enum { SOCKET_PATH_MAX = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 };
 

@@ -183,30 +183,16 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     shard_unlock(sh);
 }
 
-/* C6: if a release did not find its claim's lease, the script asks once more, whether another proxy has released that
- * lease. */
-static bool release_again(struct lock_engine *e, struct lock_plan *plan, int64_t now_ms) {
-    struct entry *en;
-    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
-    const struct claim *c = claim_find(en, plan->claim);
-    bool again = plan->right == RIGHT_CLAIM && c && claim_made_way(c, now_ms);
-    if (again)
-        plan->right = RIGHT_SPENT;
-    shard_unlock(sh);
-    return again;
-}
-
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms) {
-    if (result->outcome != LOCK_HELD || plan->rule->owner != LOCK_OWNER_AUTO || plan->transaction)
-        return false;
-    if (plan->verb == LOCK_RELEASE)
-        return release_again(e, plan, now_ms);
-    if (plan->verb != LOCK_ACQUIRE)
+    if (result->outcome != LOCK_HELD || plan->rule->owner != LOCK_OWNER_AUTO || plan->transaction ||
+        (plan->verb != LOCK_RELEASE && plan->verb != LOCK_ACQUIRE))
         return false;
     struct entry *en;
     struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
+    struct claim *c = claim_find(en, plan->claim);
+    bool spent = plan->verb == LOCK_RELEASE && plan->right == RIGHT_CLAIM && c && claim_made_way(c, now_ms);
     /* B2: the refused release was the holder's, so the lease makes way for this attempt. That is a crossing. */
-    struct claim *c = attribute_makes_way(en, plan->peer, result->suspects, now_ms);
+    c = plan->verb == LOCK_ACQUIRE ? attribute_makes_way(en, plan->peer, result->suspects, now_ms) : NULL;
     bool again = c && c->fence == result->fence;
     if (again) {
         workload_count(c->workload, key_stats_find(en, c->workload), TALLY_LOST);
@@ -220,8 +206,10 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
         claim_held(sh, c, now_ms);
         claim_drop(sh, c);
     }
+    if (spent) /* C6: another proxy may have released the lease */
+        plan->right = RIGHT_SPENT;
     shard_unlock(sh);
-    return again;
+    return again || spent;
 }
 
 uint64_t engine_new_fence(struct lock_engine *e, uint64_t now_us) {
@@ -345,65 +333,41 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     return w;
 }
 
-/* Reports an incident on a key with this hash. */
-static void report(struct lock_engine *e, uint64_t hash, enum lock_incident_kind kind, const struct occasion *on,
-                   const char *action) {
-    struct shard *sh = ledger_shard(e, hash);
+void engine_report(struct lock_engine *e, const struct lock_incident *on) {
+    struct shard *sh = ledger_shard(e, ledger_hash(e, &on->key, NULL));
     shard_lock(sh);
-    incident_report(sh, kind, on, "%s", action);
+    incident_report(sh, on->kind, on, "%s", on->action);
     shard_unlock(sh);
 }
 
-void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
-                       const struct lock_key *by, const char *rule, const char *command, const char *client,
-                       const char *holder, size_t holder_len, const char *action, int64_t now_ms) {
+void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *by,
+                       struct lock_incident *on) {
     struct entry *en;
-    struct shard *sh = ledger_lock(e, by, engine_key_hash(e, by), &en);
-    struct occasion on = {.now_ms = now_ms,
-                          .key = *key,
-                          .rule = rule,
-                          .identity = s->client->name,
-                          .client = client,
-                          .command = command,
-                          .holder = holder,
-                          .holder_len = holder_len};
-    if (!holder) {
-        const struct claim *c = entry_claims(en);
-        while (c && !(claim_is_live(c, now_ms) && c->peer->client != s->client))
-            c = c->next;
-        on.holder = c ? c->peer->client->name : NULL;
-        on.holder_len = c ? c->peer->client->len : 0;
+    struct shard *sh = ledger_lock(e, by, ledger_hash(e, by, NULL), &en);
+    on->identity = s->client->name;
+    const struct claim *c = on->holder ? NULL : entry_claims(en);
+    while (c && !(claim_is_live(c, on->time_ms) && c->peer->client != s->client))
+        c = c->next;
+    if (c) {
+        on->holder = c->peer->client->name;
+        on->holder_len = c->peer->client->len;
     }
-    incident_report(sh, INCIDENT_LATE_WRITE, &on, "%s", action);
-    shard_unlock(sh);
-}
-
-void engine_permit(struct lock_engine *e, enum lock_incident_kind kind, const struct lock_key *key,
-                   const struct lock_rule *rule, const char *client, const char *command, const char *action,
-                   int64_t now_ms) {
-    struct occasion on = {.now_ms = now_ms, .key = *key, .rule = rule->pattern, .client = client, .command = command};
-    report(e, engine_key_hash(e, key), kind, &on, action);
-}
-
-void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
-                     const char *action, int64_t now_ms) {
-    struct entry *en;
-    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
-    struct occasion on = {.now_ms = now_ms, .key = plan->key, .client = client, .command = command};
-    incident_report(sh, INCIDENT_DEADLOCK, &on, "refused: %s", action);
+    incident_report(sh, INCIDENT_LATE_WRITE, on, "%s", on->action);
     shard_unlock(sh);
 }
 
 void engine_remembered(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                        int64_t now_ms) {
-    struct occasion on = {.now_ms = now_ms,
-                          .key = plan->key,
-                          .rule = plan->rule->pattern,
-                          .identity = plan->peer->client->name,
-                          .client = client,
-                          .command = command};
-    report(e, plan->hash, INCIDENT_REMEMBERED, &on,
-           "Redis gave the lock away, and the witnesses remember another holder: released again, the client waits on");
+    const struct lock_incident on = {.kind = INCIDENT_REMEMBERED,
+                                     .time_ms = now_ms,
+                                     .key = plan->key,
+                                     .rule = plan->rule->pattern,
+                                     .identity = plan->peer->client->name,
+                                     .client = client,
+                                     .command = command,
+                                     .action = "Redis gave the lock away, and the witnesses remember another holder: "
+                                               "released again, the client waits on"};
+    engine_report(e, &on);
 }
 
 uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key) {
@@ -507,7 +471,8 @@ int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_
         struct shard *sh = &e->shards[i];
         shard_lock(sh);
         lease_tick(sh, now_ms);
-        ledger_trim(sh);
+        table_trim(&sh->entries); /* if they have become too large */
+        table_trim(&sh->peers);
         workload_trim(sh, now_ms);
         int64_t due = timer_next(&sh->timers);
         if (due < next)

@@ -26,6 +26,7 @@
 #include "proxy/lock/rule.h"
 
 struct lock_engine;
+struct lock_incident;
 struct lock_client; /* a client identity; reference-counted, thread-safe */
 struct peer;        /* private */
 struct orphan;      /* private */
@@ -39,7 +40,7 @@ enum {
 
 /* ---- sessions ------------------------------------------------------------------------------ */
 
-/* What the engine knows of a session. Owned by the session layer, which opens and closes it here. */
+/* What the engine knows of a session. Owned by the session layer. */
 enum { LOCK_KEY_KNOWN = 40 }; /* longer keys are hashed each time */
 
 struct lock_session {
@@ -49,16 +50,16 @@ struct lock_session {
     uint64_t shards; /* private: a bit for each shard that knows this session */
     uint32_t login;  /* opaque, set by the session layer at ..._identify: whose upstream connections it uses */
     bool patient;    /* set by the session layer: the next command may be held back (lock_plan.held_back) */
-    /* Set by the session layer for the next command, which engine_begin takes: the value that the lock must have for
-     * the command to act (DELIFEQ), borrowed; NULL: none. */
+    /* Set by the session layer for the next command: the value that the lock must have (DELIFEQ), borrowed; NULL: none.
+     */
     const char *named;
     size_t named_len;
-    /* Set by the session layer: the client connection's round trip, 0: under 1 ms, or not known. `trip_ms` is a mean,
-     * in which a busy client's delays count. The shortest is the network's alone. */
+    /* Set by the session layer: the client's round trip; 0: under 1 ms, or not known. The mean counts a busy client's
+     * delays. */
     uint16_t trip_ms, shortest_trip_ms;
     bool one_shot; /* set by the session layer before engine_session_close: besides its login, the session has sent one
                     * command only, and its client closed the connection in good order */
-    /* Private to engine.c: the last key, its hash, and its slot, since a release usually follows the acquisition. */
+    /* Private to engine.c: the last key, since a release usually follows the acquisition. */
     struct {
         uint64_t hash, pattern;
         uint64_t workload, of; /* the workload's number; a hash of the rule and client that have it, 0: not known */
@@ -66,8 +67,8 @@ struct lock_session {
         uint16_t slot;
         char name[LOCK_KEY_KNOWN];
     } last;
-    /* Private to succession.c: its place among the sessions of its identity, its number among them, and when it came;
-     * the closed session's leases that it has taken over (`orphan`), and the leases that it leaves (`left`). */
+    /* Private to succession.c: its place and number among its identity's sessions, and when it came; the closed
+     * session's leases that it has taken over (`orphan`), and those that it leaves (`left`). */
     struct list_node of_client;
     uint64_t came;
     int64_t came_ms;
@@ -77,38 +78,32 @@ struct lock_session {
     atomic_bool notified; /* set by the session layer: its client wants to hear of each lost lease (PROXY NOTIFY ON) */
 };
 
-/* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). The session takes over no
- * leases of a closed session before engine_session_identify. */
+/* Opens a session under a client identity (LOCK_IDENTITY_MAX bytes are used). */
 void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len);
-/* Tells the engine a session's identity, which is known now, or has changed (AUTH, CLIENT SETNAME). The session
- * keeps its claims. If it was the last session of its former identity, the leases that closed sessions left there are
- * abandoned, as by engine_session_close. If a closed session of the new identity has left leases, the proxy renews them
- * for this session from now on (succession.c). `s` must not move until it is closed. */
+/* Tells the engine a session's identity, now known or changed (AUTH, CLIENT SETNAME). The session keeps its claims. If
+ * it was the last of its former identity, leases that closed sessions left there are abandoned. Leases that a closed
+ * session of the new identity has left are renewed for it from now on. `s` must not move until it is closed. */
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
                              int64_t now_ms);
-/* Notes that the session sent a lock command while an earlier request was unanswered, in another read. A single
- * worker waits for each answer, so the session carries several workers' commands. */
+/* The session sent a lock command while an earlier request was unanswered, in another read. A single worker waits for
+ * each answer, so the session carries several workers' commands. */
 void engine_session_overlapped(struct lock_engine *e, struct lock_session *s);
-/* Notes the library that the client names (CLIENT SETINFO lib-name). Returns whether the library multiplexes: sends
- * several workers' commands over one connection. */
+/* Notes the library's name (CLIENT SETINFO lib-name). Returns whether it sends several workers' commands over one
+ * connection. */
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len);
-/* Closes a session. Its id stays valid for engine_finish. With s->one_shot, a lock that it has just acquired is kept
- * for the rule's `one-shot` (member.c). The engine reports abandoned leases to the sink, and under `on-disconnect
- * release` asks the sink for their releases. */
+/* Closes a session, whose id stays valid for engine_finish. With s->one_shot, a lock that it has just acquired is kept
+ * for the rule's `one-shot`. The sink hears of abandoned leases, and of releases under `on-disconnect release`. */
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
-/* Whether leases of closed sessions are still to be abandoned. engine_tick, which is to be called soon, handles a
- * few hundred at a time. The sessions' logins are needed until then. */
+/* Whether leases of closed sessions are still to be abandoned: by engine_tick, a few hundred at a time. The sessions'
+ * logins are needed until then. */
 bool engine_departs(struct lock_engine *e);
 /* The identity as text, borrowed, for guard records and people. */
 const char *lock_client_name(const struct lock_client *c, size_t *len);
-/* A keyed hash of the client's identity. */
 uint64_t lock_client_hash(const struct lock_client *c);
-/* Whether the name is one of a library that sends the commands of several workers over one connection. */
 bool client_library_multiplexes(const char *name, size_t len);
 
 /* ---- commands ------------------------------------------------------------------------------ */
 
-/* What verbs have in common. */
 enum lock_verb_flag {
     VERB_ACQUIRES = 1 << 0,  /* it may acquire a lease of its own on a plain key */
     VERB_CLAIMS = 1 << 1,    /* it may be meant to acquire: it shows no holder that speaks over another session */
@@ -170,7 +165,6 @@ enum lock_verb {
 #undef VERB_NAME
 };
 
-/* Whether the verb has any of these flags. */
 static inline bool lock_verb_is(enum lock_verb verb, unsigned flags) {
     static const uint16_t of_verbs[] = {
 #define VERB_FLAGS(name, text, flags) flags,
@@ -180,7 +174,6 @@ static inline bool lock_verb_is(enum lock_verb verb, unsigned flags) {
     return of_verbs[verb] & flags;
 }
 
-/* The name of a verb for people; static. */
 const char *lock_verb_text(enum lock_verb verb);
 
 /* A lock: databases are kept apart, keys are bytes. */
@@ -190,8 +183,8 @@ struct lock_key {
     size_t len;
 };
 
-/* RIGHT(name, the scripts' word): ARGV 5, which leases a command may touch besides its claim's. arguments.lua
- * explains the words, and list.lua those of list locks. */
+/* RIGHT(name, the scripts' word): ARGV 5, which leases a command may touch besides its claim's (arguments.lua,
+ * list.lua). */
 #define LOCK_RIGHTS(RIGHT)                                                                                             \
     RIGHT(RIGHT_CLAIM, "claim")                                                                                        \
     RIGHT(RIGHT_ADOPT, "adopt")                                                                                        \
@@ -221,10 +214,9 @@ enum lock_right {
     LOCK_RIGHTS(RIGHT_NAME)
 #undef RIGHT_NAME
 };
-/* The scripts' word for a right; static. */
 const char *lock_right_text(enum lock_right right);
 
-/* A command on its way: what the engine has chosen for it, and what its script is told. Filled by engine_begin. */
+/* A command on its way: what the engine has chosen for it, and what its script is told. */
 struct lock_plan {
     struct lock_key key;          /* borrowed from the caller until engine_finish */
     const struct lock_rule *rule; /* held by the caller */
@@ -274,13 +266,13 @@ static inline int64_t lock_plan_lease_ms(const struct lock_plan *plan) {
     return plan->right == RIGHT_OLDER ? plan->older_ms : plan->rule ? plan->rule->lease_ms : 0;
 }
 
-/* ARGV 8: the value that the session was shown, or for LOCK_QUEUE_* the party (list.lua). It has plan->seen_len
- * bytes, and is valid if plan->seen_known. */
+/* ARGV 8, plan->seen_len bytes if plan->seen_known: the value that the session was shown, or for LOCK_QUEUE_* the
+ * party. */
 static inline const char *lock_plan_seen(const struct lock_plan *plan) {
     return plan->seen_len > LOCK_SEEN_SHORT ? plan->seen_long : plan->seen_short;
 }
-/* Sets ARGV 8 to a copy of at most LOCK_SEEN_MAX bytes. engine_finish frees seen_long. A caller that made the plan
- * without engine_begin frees it itself. */
+/* Sets ARGV 8 to a copy of at most LOCK_SEEN_MAX bytes. engine_finish frees seen_long, or a caller without
+ * engine_begin. */
 void lock_plan_see(struct lock_plan *plan, const char *data, size_t len);
 
 /* The outcome in the script's answer (its envelope), or what became of the script. */
@@ -302,7 +294,7 @@ enum lock_outcome {
     LOCK_UNKNOWN      /* the answer got lost: Redis may have run the script */
 };
 
-/* Reads an outcome's name as the scripts write it. Returns false for an unknown one. */
+/* Reads an outcome's name as the scripts write it. False: it is unknown. */
 bool lock_outcome_parse(const char *text, size_t len, enum lock_outcome *outcome);
 
 /* Values of lock_result.pttl_ms that are no PTTL. */
@@ -345,66 +337,60 @@ struct lock_result {
     };
 };
 
-/* Begins a command: chooses its claim and right. For LOCK_RELEASE the chosen claim is reserved, so that a second
- * release in flight uses another claim. `queued`: the command waits in a transaction that may be discarded. Its claim
- * is then reserved by engine_sent. The caller calls engine_finish exactly once with the same plan. The session may be
- * closed in between. */
+/* Begins a command: chooses its claim and right. A release's claim is reserved, so that a second release in flight uses
+ * another one. `queued`: the command waits in a transaction, and engine_sent reserves its claim. engine_finish is
+ * called exactly once with the same plan; the session may be closed by then. */
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
                   const struct lock_rule *rule, uint32_t login, bool queued, int64_t now_ms, struct lock_plan *plan);
-/* Tells the engine that EXEC is on its way to Redis, with a command that was begun as queued. */
+/* EXEC is on its way to Redis, with a command that was begun as queued. */
 void engine_sent(struct lock_engine *e, struct lock_plan *plan);
 
-/* Finds the lease for a command that is queued in a transaction. The caller passes the commands queued before it on
- * the same key, the last one first. *acquirer (NULL at first) becomes the command that may acquire. If several may, it
- * is the first behind a release: if it does not acquire, none does. `acquires`: `before` may acquire, whatever
- * its plan says. False: the caller need not look further back. */
+/* Finds the lease for a command that is queued in a transaction. The caller passes the commands queued before it on the
+ * same key, the last one first. *acquirer (NULL at first) becomes the command that may acquire: of several the first
+ * behind a release. `acquires`: `before` may acquire, whatever its plan says. False: look no further back. */
 bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
                        const struct lock_plan **acquirer);
-/* Makes a command use the lease that `earlier`, before it in its transaction, may acquire (engine_looks_back). The
- * claim that was chosen for the command is given back. To be called before either command is finished. */
+/* Makes a command use the lease that `earlier` may acquire (engine_looks_back), in place of its own claim. To be called
+ * before either command is finished. */
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms);
 
-/* K2: tells the engine, behind engine_begin and before the script is built, which value a command writes
- * (VERB_SAYS). If the client's live lease has the same value, and the client's values tell its workers apart, the
- * command uses that lease's claim. K4: a late SET XX uses the claim whose value it writes. `field`: the lock is a hash,
- * and the value the name of a field. */
+/* K2: which value a command writes (VERB_SAYS), told between engine_begin and the script. If the client's live lease
+ * has that value, and its values tell workers apart, the command uses that lease's claim. K4: a late SET XX uses the
+ * claim whose value it writes. `field`: the value is the name of a hash's field. */
 void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *value, size_t len, bool field,
                  int64_t now_ms);
-/* K3: whether GET has shown the session the value of the live lease, as far as this proxy knows, and the session
- * does not hold the lock itself. A SET in a transaction that watches the key then takes the lease over. */
+/* K3: whether GET has shown the session the live lease's value, and the session does not hold the lock itself. A SET in
+ * a transaction that watches the key then takes the lease over. */
 bool engine_compares(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms);
 
-/* A command was refused by a live lease. True: the caller sends its script once more, as the plan says now. To be
- * called once, before engine_finish. B2, an attempt to acquire: a refused release was the holder's. The script releases
- * the live lease (claim_token, right "release_then_acquire") and acquires in one step. C6, a release: its claim's lease
- * may have been released through another proxy. The script looks into the guard record for that (right "spent"). */
+/* A command was refused by a live lease. True: its script is sent once more, as the plan says now. Called once, before
+ * engine_finish. B2, an attempt: a refused release was the holder's, so the script releases the live lease and acquires
+ * in one step. C6, a release: its claim's lease may have been released through another proxy, which the script looks
+ * up. */
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms);
 
-/* A fence for an attempt whose lease gets its fence from the proxy: greater than each one before, and at least
- * `now_us`, the wall clock in microseconds. engine_fence_heard: a lease has got a greater fence than the proxy had made
- * for it. The fences after it are ahead of the clock by as much. */
+/* A fence for an attempt: greater than each one before, and at least `now_us`, the wall clock. engine_fence_heard: a
+ * lease has got a greater one than the proxy had made. The fences after it are ahead of the clock by as much. */
 uint64_t engine_new_fence(struct lock_engine *e, uint64_t now_us);
 void engine_fence_heard(struct lock_engine *e, uint64_t fence, uint64_t now_us);
 /* Whether the claim of a command's plan is there, and its lease has not ended by this proxy's clock. */
 bool engine_claim_lasts(struct lock_engine *e, const struct lock_plan *plan, int64_t now_ms);
 
-/* Discards the plan of an attempt to acquire, or of a release that is held back, because the command is begun once
- * more later. Called in the session's thread. */
+/* Discards the plan of a command that is begun once more later. Called in the session's thread. */
 void engine_put_off(struct lock_engine *e, const struct lock_plan *plan);
-/* Whether the lease that refuses an attempt (its fence, or 0: the live one) was acquired by the attempt's own
- * session. False for a pooled session: another worker may have acquired. */
+/* Whether the refusing lease (its fence, or 0: the live one) was acquired by the attempt's own session. False for a
+ * pooled one. */
 bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms);
-/* C3: an attempt that goes on waiting was refused. Learns r->shifted_ms of the lease that refused it. */
+/* C3: an attempt that goes on waiting was refused. Learns r->shifted_ms of that lease. */
 void engine_shifted(struct lock_engine *e, const struct lock_plan *plan, const struct lock_result *r, int64_t now_ms);
-/* The session that holds the live lease of a key; 0: no session of this proxy holds it, or it is pooled. `hash` is
- * the key's. */
+/* The session that holds the key's live lease; 0: it is none of this proxy, or pooled. */
 uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64_t hash, int64_t now_ms);
-/* How a session that writes data stands to a lock: its client holds it; its own lease is over, and was not released;
- * or neither. Pooled sessions of a client count as one. */
+/* How a session that writes data stands to a lock: its client holds it; its lease is over, and was not released;
+ * neither. */
 enum lock_writer { WRITER_NONE, WRITER_HOLDS, WRITER_LATE };
-/* How a session writes, and under which lease: the newest that the session has acquired and not released itself. If
- * it has none, or is pooled, the newest of its client counts. If it has none, a lease that a closed session of its
- * client has lost counts too. Fields that are not known are 0. */
+/* How a session writes, and under which lease: the newest that it has acquired and not released itself. Otherwise, or
+ * if it is pooled, the newest of its client. Otherwise one that a closed session of its client has lost. 0: not known.
+ */
 struct lock_writing {
     enum lock_writer how;
     uint64_t fence;  /* of that lease */
@@ -414,62 +400,51 @@ struct lock_writing {
 };
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms);
-/* Whether an enforced fence may name a lock in the database that the session holds, or has lost and not acquired
- * again. */
+/* Whether an enforced fence may name a lock in the database that the session holds, or has lost and not acquired again.
+ */
 bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db);
-/* A reload brings other fences. Leases that were acquired before it, and not released, count for the new fences. The
- * caller has called lock_rules_fenced_by for the replaced rules. */
+/* A reload brings other fences, for which leases count that are held. lock_rules_fenced_by was called before. */
 void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules);
-/* Reports a write of the data `key` by a session that has lost the lock `by`. `rule` is the fence's pattern.
- * `holder` is the client that holds the lock, or held it last (NULL: as this proxy knows). `action` is what the proxy
- * did. */
-void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
-                       const struct lock_key *by, const char *rule, const char *command, const char *client,
-                       const char *holder, size_t holder_len, const char *action, int64_t now_ms);
-/* Reports an attempt that was refused because its session would have waited in a circle, which `action` names. */
-void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
-                     const char *action, int64_t now_ms);
+/* Reports a write of data (on->key) by a session that has lost the lock `by`. on->holder NULL: as this proxy knows. */
+void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *by,
+                       struct lock_incident *on);
 /* Reports an attempt that goes on waiting, because the witnesses name another lease. */
 void engine_remembered(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                        int64_t now_ms);
 /* Whether a session of the client with this hash is connected. */
 bool engine_client_connected(struct lock_engine *e, uint64_t hash);
-/* A key's hash, as in lock_plan.hash. */
 uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key);
 
-/* Finishes a command: learns from the script's answer. `command` (borrowed, e.g. "EXPIRE") and `client` (address and
- * name, borrowed) are for incidents. The session may be closed by now (s == NULL), and session_id is its id. */
+/* Finishes a command: learns from the script's answer. `command` ("EXPIRE") and `client` (address and name) are for
+ * incidents, borrowed. s NULL: the session is closed. */
 void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
                    const struct lock_result *result, const char *command, const char *client, int64_t now_ms);
 
-/* A GETSET was refused, and its answer would be the lock's present `value`. Returns whether the session, or a pooled
- * one of its client, was shown that value last: code that compares would take the answer for success. To be called
- * before engine_finish. */
+/* Whether the present `value`, which a refused GETSET would answer, was shown to the session last, or to a pooled one
+ * of its client: code that compares would take it for success. To be called before engine_finish. */
 bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan, const char *value,
                           size_t len);
 
-/* A field of a hash lock. */
 struct lock_field {
     const char *name, *content; /* content NULL: only the name is known */
     size_t len, content_len;
 };
-/* Tells the engine, behind engine_begin, that a command on a hash lock writes this field, with its new content. */
+/* A command on a hash lock, behind engine_begin, writes this field. */
 void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, const struct lock_field *field);
-/* K1: whether the session has tried in vain to write a value or a field to the lock. The values that it is shown
- * then count. */
+/* K1: whether the session has tried in vain to write to the lock. The values that it is shown then count. */
 bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key);
-/* K1: the session was shown a field of the hash lock. Does nothing if the session has not tried to write the field. */
+/* K1: the session, if it has tried to write a field, was shown this field. */
 void engine_saw_field(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                       const struct lock_rule *rule, const struct lock_field *field, int64_t now_ms);
 
-/* The session was shown the key's value by a command that is no script of the proxy (MGET, GETRANGE, ...), so that
- * the lease's fence is not known. Marks claims with this value as sighted. value NULL: the key does not exist. */
+/* The session was shown the key's value by no script of the proxy (MGET, GETRANGE, ...), so that the fence is not
+ * known. Marks claims with this value as sighted. NULL: there is no key. */
 void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key, const struct lock_rule *rule,
                 const char *value, size_t len, int64_t now_ms);
 
 /* ---- time ---------------------------------------------------------------------------------- */
 
-/* A lease that the proxy renews or releases by itself, as the sink is told. Pointers are borrowed. */
+/* A lease that the proxy renews or releases by itself. Borrowed. */
 struct lock_lease {
     struct lock_key key;
     const struct lock_rule *rule;
@@ -486,35 +461,32 @@ struct lock_lease {
     int64_t left_ms;  /* ARGV 7 of a renewal: how much of the lease is left, as far as is known; 0: no end */
 };
 
-/* Drops claims and contenders that are over, and asks the sink for the renewals that are due. A thread serves the
- * shards of its `part` of `parts`. Returns after how many ms to call it again, at most 1000. */
+/* Drops what is over, and asks the sink for the renewals that are due, in a thread's `part` of `parts` of the shards.
+ * Returns after how many ms to call it again, at most 1000. */
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
-/* Notes that this process stops: a session that is closed from then on does not abandon its leases. From any thread,
- * once. */
+/* This process stops: sessions that are closed from then on do not abandon their leases. From any thread, once. */
 void engine_leave(struct lock_engine *e);
-/* Ends all leases, because Redis has ended and kept no data. At most `reports` of them become incidents
- * (renewal_lost). Returns how many leases this proxy had. From any thread. */
+/* Redis has ended and kept no data: ends all leases, and reports at most `reports` (renewal_lost). Returns how many
+ * there were. */
 unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms);
-/* After engine_leave, asks the sink for a last renewal, for the rule's `handover`, of the leases that the proxy
- * renews. Handles a thread's part of the shards. Returns how many it asked for, at most `max`; less: all are asked for.
- * To be called again after a while, since a renewal may fail, or its end come near. */
+/* After engine_leave, asks the sink for a last renewal, for the rule's `handover`, of a part's leases. Returns for how
+ * many, at most `max`; less: all are asked for. Called again after a while, since a renewal may fail, or its end come
+ * near. */
 unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms);
-/* Asks the sink for a renewal of the leases that the proxy renews and that would end in the next `ms`, so that they
- * last for as long as Redis can't be reached: for `ms` beside their usual time. Of all shards, from one thread. Returns
- * how many it asked for, at most `max`; to be called again until it is none, since a renewal may be under way. */
+/* Asks for renewals that let leases last for `ms` beside their usual time, while Redis can't be reached. Of all shards,
+ * from one thread. Returns how many, at most `max`; called again until it is none, since a renewal may be under way. */
 unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms);
-/* Whether a renewal that has not been sent yet is still wanted: its owner has neither released nor left. */
+/* Whether a renewal that has not been sent yet is still wanted. */
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token);
-/* Tells the engine what became of a renewal, once for each that the sink was asked for. DONE: pttl_ms and leased say
- * how the lease ends now, since the application may have set its own expiry. HELD, FOREIGN, FREE: the lease is gone
- * (renewal_lost). UNKNOWN, NOT_SENT: the renewal is tried again while the lease may be live. */
+/* What became of a renewal, once for each. DONE: pttl_ms and leased say how the lease ends now. HELD, FOREIGN, FREE: it
+ * is gone (renewal_lost). UNKNOWN, NOT_SENT: tried again while the lease may be live. */
 void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, const struct lock_result *r,
                     int64_t now_ms);
 
 /* ---- alarms -------------------------------------------------------------------------------- */
 
-/* A lease that is over, as far as this proxy knows, while the session that acquired it is connected and has not
- * released it. The session layer asks Redis first, and tells the session then. Pointers are borrowed. */
+/* A lease that seems over, while its session is connected and has not released it. Redis is asked before the session is
+ * told. Borrowed. */
 struct lock_alarm {
     struct lock_lease lease;      /* right RIGHT_LOOK */
     struct lock_session *session; /* valid during the callback alone */
@@ -522,23 +494,21 @@ struct lock_alarm {
     bool own; /* the connection is its worker's own */
 };
 
-/* Whether the session is still to hear of the lease's end. It is not once it has released the lock, asked for it anew
- * or written it. */
+/* Whether the session is still to hear of the lease's end: it has not released the lock, asked for it anew or written
+ * it. */
 bool engine_alarm_waits(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token);
-/* What Redis says of an alarm: the lease is over, it goes on after all, or it is not known. */
 enum alarm_end { ALARM_OVER, ALARM_KEPT, ALARM_UNKNOWN };
-/* Takes Redis's answer to the look, which was sent at asked_ms. If the lease goes on, its claim lives again. */
+/* Takes Redis's answer to the look that was sent at asked_ms. If the lease goes on, its claim lives again. */
 enum alarm_end engine_alarm_looked(struct lock_engine *e, const struct lock_key *key, uint64_t session_id,
                                    uint64_t token, const struct lock_result *r, int64_t asked_ms, int64_t now_ms);
 /* Called right before the session is told. False: it is not to be told any more. Else the alarm is done with, and
- * becomes the incident `lost`, unless another incident has said it. `client` (address and name) and `action` are for
- * the incident. */
+ * becomes the incident `lost`, unless another one has said it. */
 bool engine_alarm_take(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token,
                        const char *client, const char *action, int64_t now_ms);
 
 /* ---- effects ------------------------------------------------------------------------------- */
 
-/* A party (the owner of list locks' nodes, as list.lua has it) that has disconnected. Pointers are borrowed. */
+/* A party (list.lua) that has disconnected. Borrowed. */
 struct lock_leaving {
     struct lock_key key;
     const struct lock_rule *rule;
@@ -548,8 +518,7 @@ struct lock_leaving {
     size_t party_len;
 };
 
-/* A lease that the proxy renewed, and whose owner has left. The owner may come back at another proxy. Pointers are
- * borrowed. */
+/* A lease whose owner has left, and may come back at another proxy. Borrowed. */
 struct lock_left {
     struct lock_key key;
     uint32_t login;
@@ -560,7 +529,7 @@ struct lock_left {
     int64_t left_ms, until_ms;  /* when it left, and when the lease ends */
 };
 
-/* Facts of a workload that are written to Redis, for later runs and other proxies. */
+/* Facts of a workload, written to Redis for later runs and other proxies. */
 enum workload_fact {
     FACT_POOLED = 1,         /* its workers share connections */
     FACT_LOSERS_RELEASE = 2, /* its losers send a release right behind a lost attempt */
@@ -568,7 +537,7 @@ enum workload_fact {
     FACT_LOSERS_QUIET = 8    /* its losers send no release, not even behind many lost attempts in a row */
 };
 
-/* A workload, by its texts, and what is known of it. Pointers are borrowed. */
+/* What is known of a workload. Borrowed. */
 struct lock_facts {
     const char *identity, *rule, *pattern; /* the client's, the rule's pattern, and the keys', each whole */
     size_t identity_len, rule_len, pattern_len;
@@ -577,58 +546,55 @@ struct lock_facts {
     int64_t age_ms; /* for engine_learnt: so long ago the facts were confirmed */
 };
 
-/* KIND(name, the word for it): a kind of incident. */
-#define LOCK_INCIDENTS(KIND)                                                                                           \
-    KIND(INCIDENT_LATE_RELEASE, "late_release")                                                                        \
-    KIND(INCIDENT_FOREIGN_RELEASE, "foreign_release")                                                                  \
-    KIND(INCIDENT_FOREIGN_EXTEND, "foreign_extend")                                                                    \
-    KIND(INCIDENT_OVERWRITE, "overwrite")                                                                              \
-    KIND(INCIDENT_NO_EXPIRY, "no_expiry")                                                                              \
-    KIND(INCIDENT_OVERRUN, "overrun")                                                                                  \
-    KIND(INCIDENT_ABANDONED, "abandoned")                                                                              \
-    KIND(INCIDENT_AMBIGUOUS, "ambiguous")                                                                              \
-    KIND(INCIDENT_LOST_HEAD, "lost_head")                                                                              \
-    KIND(INCIDENT_RENEWAL_LOST, "renewal_lost")                                                                        \
-    KIND(INCIDENT_UNCONFIRMED, "unconfirmed")                                                                          \
-    KIND(INCIDENT_OPERATOR_RELEASE, "operator_release")                                                                \
-    KIND(INCIDENT_SHARED, "shared")                                                                                    \
-    KIND(INCIDENT_BELIEVED, "believed")                                                                                \
-    KIND(INCIDENT_HELD_LONG, "held_long")                                                                              \
-    KIND(INCIDENT_DEADLOCK, "deadlock")                                                                                \
-    KIND(INCIDENT_LATE_WRITE, "late_write")                                                                            \
-    KIND(INCIDENT_ONE_SHOT, "one_shot")                                                                                \
-    KIND(INCIDENT_PERMIT_RETURNED, "permit_returned")                                                                  \
-    KIND(INCIDENT_PERMIT_LOST, "permit_lost")                                                                          \
-    KIND(INCIDENT_REMEMBERED, "remembered")                                                                            \
-    KIND(INCIDENT_OVERTAKEN, "overtaken")                                                                              \
-    KIND(INCIDENT_LOST, "lost")
+/* INCIDENT(name, its name for people). */
+#define LOCK_INCIDENTS(INCIDENT)                                                                                       \
+    INCIDENT(INCIDENT_LATE_RELEASE, "late_release")                                                                    \
+    INCIDENT(INCIDENT_FOREIGN_RELEASE, "foreign_release")                                                              \
+    INCIDENT(INCIDENT_FOREIGN_EXTEND, "foreign_extend")                                                                \
+    INCIDENT(INCIDENT_OVERWRITE, "overwrite")                                                                          \
+    INCIDENT(INCIDENT_NO_EXPIRY, "no_expiry")                                                                          \
+    INCIDENT(INCIDENT_OVERRUN, "overrun")                                                                              \
+    INCIDENT(INCIDENT_ABANDONED, "abandoned")                                                                          \
+    INCIDENT(INCIDENT_AMBIGUOUS, "ambiguous")                                                                          \
+    INCIDENT(INCIDENT_LOST_HEAD, "lost_head")                                                                          \
+    INCIDENT(INCIDENT_RENEWAL_LOST, "renewal_lost")                                                                    \
+    INCIDENT(INCIDENT_UNCONFIRMED, "unconfirmed")                                                                      \
+    INCIDENT(INCIDENT_OPERATOR_RELEASE, "operator_release")                                                            \
+    INCIDENT(INCIDENT_SHARED, "shared")                                                                                \
+    INCIDENT(INCIDENT_BELIEVED, "believed")                                                                            \
+    INCIDENT(INCIDENT_HELD_LONG, "held_long")                                                                          \
+    INCIDENT(INCIDENT_DEADLOCK, "deadlock")                                                                            \
+    INCIDENT(INCIDENT_LATE_WRITE, "late_write")                                                                        \
+    INCIDENT(INCIDENT_ONE_SHOT, "one_shot")                                                                            \
+    INCIDENT(INCIDENT_PERMIT_RETURNED, "permit_returned")                                                              \
+    INCIDENT(INCIDENT_PERMIT_LOST, "permit_lost")                                                                      \
+    INCIDENT(INCIDENT_REMEMBERED, "remembered")                                                                        \
+    INCIDENT(INCIDENT_OVERTAKEN, "overtaken")                                                                          \
+    INCIDENT(INCIDENT_LOST, "lost")
 
 enum lock_incident_kind {
-#define KIND_NAME(name, text) name,
-    LOCK_INCIDENTS(KIND_NAME)
-#undef KIND_NAME
+#define INCIDENT_NAME(name, text) name,
+    LOCK_INCIDENTS(INCIDENT_NAME)
+#undef INCIDENT_NAME
         INCIDENT_KINDS
 };
-/* The name of a kind of incident, "late_release", ...; static. */
 const char *lock_incident_name(enum lock_incident_kind kind);
 
+/* Pointers are borrowed. The sink gets "" for a text that is NULL, which is not known. */
 struct lock_incident {
     enum lock_incident_kind kind;
     int64_t time_ms;
     struct lock_key key;
-    const char *rule;     /* the pattern of the key's rule; "" not known */
-    const char *identity; /* of the client whose command caused the incident; "" not known */
-    const char *client;   /* the client's address and name; "" if the proxy caused it */
-    const char *holder;   /* the client that holds the lock; "" none */
+    const char *rule;     /* the pattern of the key's rule */
+    const char *identity; /* of the client whose command caused the incident */
+    const char *client;   /* the client's address and name; none if the proxy caused it */
+    const char *holder;   /* the client that holds the lock */
     size_t holder_len;
-    const char *command; /* what the application sent; "" nothing */
+    const char *command; /* what the application sent */
     const char *action;  /* what the proxy did: "refused", "lease of 30000 ms given, renewed while connected", ... */
 };
-
-/* Reports what became of a semaphore's permit (permits.h). `client` is its taker (address and name). */
-void engine_permit(struct lock_engine *e, enum lock_incident_kind kind, const struct lock_key *key,
-                   const struct lock_rule *rule, const char *client, const char *command, const char *action,
-                   int64_t now_ms);
+/* Reports what the session layer has seen of a lock: a circle of waiting sessions, a semaphore's permit. */
+void engine_report(struct lock_engine *e, const struct lock_incident *incident);
 
 struct lock_sink {
     void *arg;
@@ -642,38 +608,34 @@ struct lock_sink {
     void (*alarm)(void *arg, const struct lock_alarm *alarm);  /* from all functions that end leases; may be NULL */
 };
 
-/* Makes an engine. `process` is this process's UUID (36 characters); `seed` keys the hash tables. */
+/* Makes an engine. `process` is this process's UUID; `seed` keys the hash tables. */
 struct lock_engine *engine_new(const char *process, uint64_t seed, const struct lock_sink *sink);
 void engine_free(struct lock_engine *e);
-/* Tells the engine that only one thread calls it from now on, so that it locks no mutex. */
+/* Only one thread calls the engine from now on: it locks no mutex. */
 void engine_alone(struct lock_engine *e);
 
 /* ---- what earlier runs and other proxies have learnt ------------------------------------------- */
 
 enum { FACT_MS = 7 * 24 * 60 * 60 * 1000 }; /* a fact that was not confirmed for so long is forgotten */
 
-/* Tells the engine facts of a workload. An existing workload takes them over at once, and a later one starts with
- * them. Facts that this engine has told the sink itself may come back: that changes nothing. FACT_POOLED wins over
- * FACT_DEDICATED. From any thread. */
+/* Facts of a workload, for an existing one at once, and for a later one from its start. Facts that this engine has told
+ * itself may come back. FACT_POOLED wins over FACT_DEDICATED. From any thread. */
 void engine_learnt(struct lock_engine *e, const struct lock_facts *facts, int64_t now_ms);
 /* A number that grows with each command on a lock. From any thread. */
 uint64_t engine_begun(struct lock_engine *e);
 /* Whether other proxies are known to give out locks before the same Redis. */
 bool engine_elsewhere(const struct lock_engine *e);
-/* Notes that Redis may have forgotten leases that it granted before now: a node was lost, or slots are at other nodes.
- * From any thread. */
+/* Redis may have forgotten leases: a node was lost, or slots are at other nodes. From any thread. */
 void engine_may_forget(struct lock_engine *e, int64_t now_ms);
 
 /* ---- what sessions of other proxies have left -------------------------------------------------- */
 
-/* Whether a session is here that may be the lease's owner come back. *login: with which login to speak to Redis
- * then. `rule` is the lock's; NULL: any session of the identity that has come since counts. The clocks of proxies are
- * taken to agree within a second. */
+/* Whether a session is here that may be the lease's owner come back, and its login. `rule` NULL: any session of the
+ * identity that has come since counts. The clocks of proxies agree within a second. */
 bool engine_awaits(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t *login);
 /* A fresh token, for a lease that is taken over. Returns its number. */
 uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]);
-/* Tells the engine that this proxy has taken a lease over under this token. The engine renews it while its successor
- * is connected. `r` has its fence and end. */
+/* This proxy has taken a lease over under this token. It is renewed while its successor is connected. */
 void engine_inherited(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t login,
                       uint64_t token, const struct lock_result *r, int64_t now_ms);
 
@@ -701,14 +663,13 @@ struct lock_stats {
     LOCK_STATS(STAT_FIELD)
 #undef STAT_FIELD
     uint64_t incidents[INCIDENT_KINDS];
-    /* Of granted attempts: since the first attempt that the session lost in a row; 0: it lost none. */
+    /* Of granted attempts, since the first of a row of lost ones; 0: none was lost. */
     struct histogram waits;
 };
-/* The table, for a struct lock_stats; its incidents and waits are no rows of it. */
+/* For a struct lock_stats; incidents and waits are no rows of it. */
 extern const struct metric_table lock_counters;
 void engine_stats(struct lock_engine *e, struct lock_stats *stats);
-/* How long the longest live lease lasts that this proxy knows of, another proxy's too, in ms; 0: there is none.
- * INT64_MAX: one has no end. */
+/* How long the longest live lease lasts, another proxy's too, in ms; 0: there is none; INT64_MAX: one has no end. */
 int64_t engine_longest_ms(struct lock_engine *e, int64_t now_ms);
 
 struct lock_view {
@@ -734,30 +695,27 @@ struct lock_standing {
 void engine_standing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms,
                      struct lock_standing *out);
 
-/* How long locks were held, and how long sessions waited for them, since the start. A hold counts when its lease ends,
- * a wait with each attempt that is lost, and when the lock is acquired. */
+/* Since the start. A hold counts when its lease ends, a wait with each lost attempt and when the lock is acquired. */
 struct lock_times {
     int64_t held_ms, holds, longest_hold_ms;
     int64_t waited_ms, waits, longest_wait_ms;
 };
 
-/* What has been learnt of a workload: a client identity's keys of one pattern under one rule. */
+/* What has been learnt of a workload. The texts are cut to LOCK_WORKLOAD_NAME_MAX - 1. */
 enum { LOCK_WORKLOAD_NAME_MAX = 96 };
 struct lock_workload {
-    /* Identity, the rule's pattern, the keys'; each cut to LOCK_WORKLOAD_NAME_MAX - 1. */
     const char *client, *rule, *pattern;
     bool pooled;
     const struct lock_times *times;
 };
-/* Calls fn for all workloads, in no order; fn must not call the engine. */
 void engine_each_workload(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg);
-/* The times of workloads that are forgotten, and of leases whose workload is not known. */
+/* The times of forgotten workloads, and of leases without one. */
 struct lock_times engine_other_times(struct lock_engine *e);
 void lock_times_add(struct lock_times *to, const struct lock_times *from);
-/* Notes the end of a wait under the rule option `wait`, before engine_finish hears of the attempt. */
+/* A wait under the rule option `wait` ends, before engine_finish hears of the attempt. */
 void engine_waited(struct lock_engine *e, const struct lock_plan *plan, int64_t ms, bool granted, int64_t now_ms);
 
-/* How a lock was fought over: attempts to acquire it that were lost. */
+/* Attempts to acquire a lock that were lost. */
 enum { CONTENTION_MINUTES = 5 };
 struct lock_contention {
     struct lock_key key;
@@ -765,11 +723,11 @@ struct lock_contention {
     uint32_t waiters;                  /* sessions that lost against the present holder and may try again */
     uint32_t lost[CONTENTION_MINUTES]; /* by minute, the present one first */
 };
-/* Calls fn for the locks that were fought over most in the last minutes, in no order; fn must not call the engine. */
+/* The locks that were fought over most lately, in no order; fn must not call the engine. */
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg);
 
-/* A lock that was fought over, with its own copy of the name. */
+/* The same, with its own copy of the name. */
 enum { LOCK_FIGHT_NAME_MAX = 160 };
 struct lock_fight {
     uint32_t db;
@@ -778,20 +736,20 @@ struct lock_fight {
     char name[LOCK_FIGHT_NAME_MAX]; /* its beginning, where it is longer */
     bool cut;
 };
-/* Finds the locks with the most lost attempts, at most max, in descending order. Returns how many. */
+/* Finds the locks with the most lost attempts, in descending order. Returns how many. */
 size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_fight *out, size_t max);
 
 /* Finds in steps the newest leases believed live, or delayed, at most max, and fewer if names are very long.
- * engine_walk_step looks at a part of the keys, and returns whether there are more keys. engine_walk_each then calls fn
- * for each lease, newest first. */
+ * engine_walk_step returns whether there are more keys to look at. engine_walk_each calls fn for each lease, newest
+ * first. */
 struct lock_walk;
 struct lock_walk *engine_walk_new(size_t max);
-/* Finds in steps the oldest leases believed live, oldest first, with engine_walk_step and engine_walk_each. */
+/* The same for the oldest live leases, oldest first. */
 struct lock_walk *engine_walk_new_oldest(size_t max);
 void engine_walk_free(struct lock_walk *walk);
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms);
 void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const struct lock_view *v), void *arg);
 
-/* Calls fn for leases believed live, or delayed, newest first, at most max. fn must not call the engine. */
+/* All steps at once. fn must not call the engine. */
 void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
                        void (*fn)(void *arg, const struct lock_view *v), void *arg);

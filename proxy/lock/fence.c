@@ -1,23 +1,15 @@
 /*
- * Fences: reads the directive's words, and derives the name of a lock from the key that it fences.
+ * Fences: derives the name of a lock from the key that it fences, and checks a set's fences against its lock rules.
  *
  *      stock:*  ──> stock:17 ──> pieces of the stars: 17 ──> lock:stock:* ──> lock:stock:17
  */
-#include "proxy/lock/fence.h"
-
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "proxy/base/glob.h"
-#include "proxy/base/memory.h"
-#include "proxy/base/text.h"
+#include "proxy/lock/rule.h"
 
 enum { SAMPLE_MAX = 512 };
-
-static const char *const MODES[] = {"enforce", "audit", "off", NULL};
-static const char *const UNLOCKED[] = {"pass", "refuse", NULL};
 
 /* ---- patterns ---------------------------------------------------------------------------------- */
 
@@ -68,77 +60,6 @@ size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len
     return lock_fence_name(rule->pattern, rule->pattern_len, rule->fence->lock, key, len, out, size);
 }
 
-/* ---- the directive ------------------------------------------------------------------------------- */
-
-/* Writes the error's text. Returns NULL. */
-static struct lock_fence *__attribute__((format(printf, 3, 4)))
-wrong(char *error, size_t size, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(error, size, format, args);
-    va_end(args);
-    return NULL;
-}
-
-struct lock_fence *lock_fence_new(const char *const *words, size_t count, char *error, size_t error_size) {
-    if (count < 3 || !*words[0] || strcasecmp(words[1], "by") != 0 || !*words[2])
-        return wrong(error, error_size, "expected PATTERN by LOCK, then options and their values");
-    int stars = lock_fence_stars(words[0], true), of_lock = lock_fence_stars(words[2], false);
-    if (stars > LOCK_FENCE_STARS || of_lock > stars)
-        return wrong(error, error_size, "%d stars in PATTERN, %d in LOCK: expected no more in LOCK, and at most %d",
-                     stars, of_lock, LOCK_FENCE_STARS);
-    enum lock_mode mode = LOCK_MODE_ENFORCE;
-    enum lock_unlocked unlocked = LOCK_UNLOCKED_PASS;
-    bool given[2] = {false};
-    char shown[80];
-    for (size_t i = 3; i < count; i += 2) {
-        bool is_mode = strcasecmp(words[i], "mode") == 0;
-        const char *name = is_mode ? "mode" : "unlocked";
-        const char *expected = is_mode ? "enforce, audit or off" : "pass or refuse";
-        lock_rule_word_show(words[i], shown, sizeof(shown));
-        if (strcasecmp(words[i], name) != 0)
-            return wrong(error, error_size, "option '%s': expected mode or unlocked", shown);
-        if (i + 1 == count)
-            return wrong(error, error_size, "option '%s' without a value: expected %s", name, expected);
-        if (given[is_mode])
-            return wrong(error, error_size, "option '%s' is given twice: expected it once", name);
-        given[is_mode] = true;
-        int value = text_choice(words[i + 1], is_mode ? MODES : UNLOCKED);
-        lock_rule_word_show(words[i + 1], shown, sizeof(shown));
-        if (value < 0)
-            return wrong(error, error_size, "option %s '%s': expected %s", name, shown, expected);
-        if (is_mode)
-            mode = (enum lock_mode)value;
-        else
-            unlocked = (enum lock_unlocked)value;
-    }
-    struct lock_fence *f = memory_zalloc(sizeof(*f));
-    f->mode = mode;
-    f->unlocked = unlocked;
-    f->lock = memory_strdup(words[2]);
-    atomic_init(&f->late, 0);
-    atomic_init(&f->refused, 0);
-    atomic_init(&f->unnamed, false);
-    return f;
-}
-
-void lock_fence_free(struct lock_fence *fence) {
-    if (!fence)
-        return;
-    memory_free(fence->lock);
-    memory_free(fence);
-}
-
-size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size) {
-    const struct lock_fence *f = rule->fence;
-    size_t n = lock_rule_word(rule->pattern, out, size);
-    n += (size_t)snprintf(n < size ? out + n : NULL, n < size ? size - n : 0, " by ");
-    n += lock_rule_word(f->lock, n < size ? out + n : NULL, n < size ? size - n : 0);
-    n += (size_t)snprintf(n < size ? out + n : NULL, n < size ? size - n : 0, " mode %s unlocked %s", MODES[f->mode],
-                          UNLOCKED[f->unlocked]);
-    return n;
-}
-
 /* ---- all fences ------------------------------------------------------------------------------------ */
 
 /* Writes a key that the pattern matches, with `fill` in place of its stars. Returns the length. */
@@ -162,12 +83,8 @@ static size_t sample_write(const char *pattern, char fill, char *out, size_t siz
 
 /* The first lock rule that matches the key; NULL: there is none, or its mode is off. */
 static const struct lock_rule *rule_of(const struct lock_rules *rules, const char *key, size_t len) {
-    for (size_t i = 0; i < lock_rules_count(rules); i++) {
-        const struct lock_rule *rule = lock_rules_get(rules, i);
-        if (glob_match(rule->pattern, rule->pattern_len, key, len))
-            return rule->mode == LOCK_MODE_OFF ? NULL : rule;
-    }
-    return NULL;
+    const struct lock_rule *rule = lock_rules_rule_of(rules, key, len);
+    return rule && rule->mode != LOCK_MODE_OFF ? rule : NULL;
 }
 
 size_t lock_fence_blur(const struct lock_rules *rules, const struct lock_rule *fence, char *out, size_t size) {

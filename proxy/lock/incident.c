@@ -11,9 +11,9 @@ enum { ACTION_MAX = 512 };
 
 const char *lock_incident_name(enum lock_incident_kind kind) {
     static const char *const texts[] = {
-#define KIND_TEXT(name, text) text,
-        LOCK_INCIDENTS(KIND_TEXT)
-#undef KIND_TEXT
+#define INCIDENT_TEXT(name, text) text,
+        LOCK_INCIDENTS(INCIDENT_TEXT)
+#undef INCIDENT_TEXT
     };
     return texts[kind];
 }
@@ -55,25 +55,21 @@ bool lock_outcome_parse(const char *text, size_t len, enum lock_outcome *outcome
     return false;
 }
 
-void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct occasion *on, const char *format,
+void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct lock_incident *on, const char *format,
                      ...) {
     char action[ACTION_MAX];
     va_list args;
     va_start(args, format);
     vsnprintf(action, sizeof(action), format, args);
     va_end(args);
-    struct lock_incident incident = {
-        .kind = kind,
-        .time_ms = on->now_ms,
-        .key = on->key,
-        .rule = on->rule ? on->rule : "",
-        .identity = on->identity ? on->identity : "",
-        .client = on->client ? on->client : "",
-        .holder = on->holder ? on->holder : "",
-        .holder_len = on->holder ? on->holder_len : 0,
-        .command = on->command ? on->command : "",
-        .action = action,
-    };
+    struct lock_incident incident = *on;
+    const char **const texts[] = {&incident.rule, &incident.identity, &incident.client, &incident.holder,
+                                  &incident.command};
+    incident.kind = kind;
+    incident.action = action;
+    incident.holder_len = on->holder ? on->holder_len : 0;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        *texts[i] = *texts[i] ? *texts[i] : "";
     sh->stats.incidents[kind]++;
     sh->engine->sink.incident(sh->engine->sink.arg, &incident);
 }

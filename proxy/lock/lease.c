@@ -202,10 +202,10 @@ bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, 
     return !crossed;
 }
 
-struct occasion lease_occasion(const struct claim *c, int64_t now_ms) {
+struct lock_incident lease_occasion(const struct claim *c, int64_t now_ms) {
     const char *name = c->peer->client->name;
-    return (struct occasion){
-        .now_ms = now_ms, .key = entry_key(c->entry), .rule = c->rule->pattern, .identity = name, .client = name};
+    return (struct lock_incident){
+        .time_ms = now_ms, .key = entry_key(c->entry), .rule = c->rule->pattern, .identity = name, .client = name};
 }
 
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {
@@ -236,7 +236,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     sh->live -= !c->peer->remote;
     if (!c->end_ms || c->end_ms > now_ms)
         c->end_ms = now_ms;
-    struct occasion on = lease_occasion(c, now_ms);
+    struct lock_incident on = lease_occasion(c, now_ms);
     if (report)
         incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the lease was found gone; renewal ended");
     bool overrun = by_itself && !acts && !report && !c->reported && !c->shown && lease_owner_here(c) &&
@@ -252,7 +252,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
 }
 
 void lease_overtaken(struct shard *sh, struct claim *c, int64_t now_ms) {
-    struct occasion on = lease_occasion(c, now_ms);
+    struct lock_incident on = lease_occasion(c, now_ms);
     if (claim_ended(c))
         return;
     incident_report(sh, INCIDENT_OVERTAKEN, &on,
@@ -353,7 +353,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     bool perhaps_live = claim_is_live(c, now_ms) || (release && !claim_ended(c) && claim_asked(c));
     if (!perhaps_live || c->release != RELEASE_NONE)
         return;
-    struct occasion on = lease_occasion(c, now_ms);
+    struct lock_incident on = lease_occasion(c, now_ms);
     bool expected = lease_release_expected(sh, c);
     long long left_ms = c->end_ms ? c->end_ms - now_ms : 0;
     /* The proxy does nothing about a lock in audit. Without an expiry it stays for ever. */
@@ -463,7 +463,7 @@ unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms) {
         if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))
             continue;
         bool own = !c->peer->remote && !c->shown;
-        struct occasion on = lease_occasion(c, now_ms);
+        struct lock_incident on = lease_occasion(c, now_ms);
         if (own && lost < reports && !claim_doubtful(c) && lease_owner_here(c))
             incident_report(sh, INCIDENT_RENEWAL_LOST, &on,
                             "the Redis that held the lease has ended, and kept nothing");
@@ -491,7 +491,7 @@ static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
             sh->engine->sink.renew(sh->engine->sink.arg, &l);
         }
         if (!claim_ended(c) && now_ms >= long_due(sh, c)) {
-            struct occasion on = lease_occasion(c, now_ms);
+            struct lock_incident on = lease_occasion(c, now_ms);
             c->told_long = true;
             if (claim_is_live(c, now_ms) || c->observed)
                 incident_report(sh, INCIDENT_HELD_LONG, &on, "held for %lld s%s",
@@ -630,11 +630,11 @@ bool engine_alarm_take(struct lock_engine *e, const struct lock_key *key, uint64
     struct alarm **at = alarm_lock(e, key, session_id, token, &sh);
     if (at) {
         const struct alarm *a = *at;
-        struct occasion on = {.now_ms = now_ms,
-                              .key = *key,
-                              .rule = a->rule->pattern,
-                              .identity = peer_find(sh, session_id)->client->name,
-                              .client = client};
+        struct lock_incident on = {.time_ms = now_ms,
+                                   .key = *key,
+                                   .rule = a->rule->pattern,
+                                   .identity = peer_find(sh, session_id)->client->name,
+                                   .client = client};
         if (!a->said)
             incident_report(sh, INCIDENT_LOST, &on, "its lease ended %lld ms ago, and it has not released it; %s",
                             (long long)(now_ms - a->ended_ms), action);

@@ -1,6 +1,6 @@
 /*
- * The ledger: tables of lock keys, sessions, claims and contenders, for each shard. It keeps the tables consistent with
- * each other, and bounded. The other files decide what claims and contenders mean. The caller locks the shard.
+ * The ledger: tables of lock keys, sessions, claims and contenders, and a heap of deadlines, for each shard. It keeps
+ * them consistent with each other, and bounded. The other files decide what they mean. The caller locks the shard.
  */
 #include "proxy/lock/ledger.h"
 
@@ -108,6 +108,61 @@ struct shard *ledger_lock(struct lock_engine *e, const struct lock_key *key, uin
 
 uint64_t ledger_number(struct lock_engine *e) {
     return atomic_fetch_add(&e->attempts, 2) + 2;
+}
+
+/* ---- deadlines ------------------------------------------------------------------------------- */
+
+/* A binary heap, in which each timer knows its place, so that it can be moved or taken out at once. */
+static void timer_put(struct timer_heap *h, uint32_t place, struct timer_slot slot) {
+    h->slots[place] = slot;
+    slot.timer->place = place;
+}
+
+static void timer_place(struct timer_heap *h, uint32_t place, struct timer_slot slot) {
+    invariant_debug(place > 0 && place <= h->count, "a timer at %u of %u", place, h->count);
+    for (; place > 1 && h->slots[place / 2].due_ms > slot.due_ms; place /= 2)
+        timer_put(h, place, h->slots[place / 2]);
+    for (uint32_t child; (child = 2 * place) <= h->count; place = child) {
+        child += child < h->count && h->slots[child + 1].due_ms < h->slots[child].due_ms;
+        if (h->slots[child].due_ms >= slot.due_ms)
+            break;
+        timer_put(h, place, h->slots[child]);
+    }
+    timer_put(h, place, slot);
+}
+
+static void timers_resize(struct timer_heap *h, uint32_t cap) {
+    h->cap = cap;
+    h->slots = memory_realloc(h->slots, ((size_t)cap + 1) * sizeof(*h->slots));
+}
+
+void timer_set(struct timer_heap *h, struct timer *t, int64_t due_ms) {
+    uint32_t place = t->place;
+    if (due_ms != NO_DEADLINE) {
+        if (!place && h->count == h->cap)
+            timers_resize(h, h->cap ? h->cap + h->cap / 2 : 16);
+        timer_place(h, place ? place : ++h->count, (struct timer_slot){due_ms, t});
+    } else if (place) {
+        t->place = 0;
+        struct timer_slot last = h->slots[h->count--];
+        invariant_debug(place <= h->count + 1 && h->count < UINT32_MAX, "a timer at %u of %u", place, h->count);
+        if (last.timer != t)
+            timer_place(h, place, last);
+        if (h->cap > 1024 && h->count < h->cap / 4) /* only a burst of timers needed the memory */
+            timers_resize(h, h->cap / 2);
+    }
+}
+
+struct timer *timer_due(struct timer_heap *h, int64_t now_ms) {
+    if (timer_next(h) > now_ms)
+        return NULL;
+    struct timer *t = h->slots[1].timer;
+    timer_set(h, t, NO_DEADLINE);
+    return t;
+}
+
+int64_t timer_next(const struct timer_heap *h) {
+    return h->count ? h->slots[1].due_ms : NO_DEADLINE;
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
@@ -252,15 +307,9 @@ void peer_forget(struct shard *sh, struct peer *p) {
     peer_free(sh, p);
 }
 
-void ledger_trim(struct shard *sh) {
-    table_trim(&sh->entries);
-    table_trim(&sh->peers);
-}
-
 /* ---- claims ---------------------------------------------------------------------------------- */
 
-/* The claim that is forgotten first: the oldest ended claim that no command uses. If no claim has ended, the oldest
- * unused one. */
+/* The claim that is forgotten first: the oldest that no command uses, ended if there is one. */
 static struct claim *least_wanted(struct entry *en) {
     struct claim *oldest = NULL;
     for (struct claim *c = en->claims; c; c = c->next) {
@@ -272,8 +321,7 @@ static struct claim *least_wanted(struct entry *en) {
     return oldest;
 }
 
-/* Notes that a closed session has left claims or contenders. The caller does this before it looks whether other
- * sessions of the client are open: see last_left. */
+/* To be called before it is looked whether other sessions of the client are open: see last_left. */
 static inline void note_closed_peer(struct shard *sh, struct peer *p) {
     if (p->closed)
         (void)client_closed_peer(&sh->engine->clients, p);

@@ -1,7 +1,7 @@
 /*
  * Private to proxy/lock/: what the engine remembers, and the lowest of its layers.
  *
- *      ledger.h     what is remembered                      ledger, client, timers, incident
+ *      ledger.h     what is remembered                      ledger, client, incident
  *      evidence.h   what it says                            workload, claim, aftermath, contention
  *      lease.h      a lease in time                         lease, succession
  *      choose.h     before the script: whose claim it is    attribute, list_party, recognise
@@ -65,7 +65,6 @@ enum {
 
 enum timer_kind { TIMER_CLAIM, TIMER_CONTENDER };
 
-/* A timer, embedded in a claim or a contender. */
 struct timer {
     uint32_t place : 31; /* in the heap, from 1; 0: not there */
     uint32_t kind : 1;   /* enum timer_kind */
@@ -83,7 +82,7 @@ struct timer_heap {
 
 /* Sets a timer's deadline; NO_DEADLINE takes it out. */
 void timer_set(struct timer_heap *h, struct timer *t, int64_t due_ms);
-/* The timer that is due first if it is due by now_ms, taken out of the heap; else NULL. */
+/* The first timer, taken out of the heap, if it is due by now_ms; else NULL. */
 struct timer *timer_due(struct timer_heap *h, int64_t now_ms);
 /* When the next timer is due, or NO_DEADLINE. */
 int64_t timer_next(const struct timer_heap *h);
@@ -98,9 +97,9 @@ struct lock_client {
     atomic_uint epoch; /* how often its last session closed */
     struct list_node
         closed_peers; /* peers of closed sessions whose claims may still be used; under the clients' mutex */
-    /* Private to client.c and succession.c, under the clients' mutex except for the atomics. `sessions`: the open
-     * sessions of this identity, the last to come at the end. `orphans`: what closed sessions left and no session has
-     * taken over yet. `back`, for pooled sessions: a session has come since the last one closed. */
+    /* Private to client.c and succession.c, under the clients' mutex but for the atomics. `sessions`: the open ones,
+     * the last to come at the end. `orphans`: what closed sessions left and no session has taken over. `back`, for
+     * pooled sessions: a session has come since the last one closed. */
     struct list_node sessions, orphans;
     uint64_t comings;
     int64_t back_ms;
@@ -121,11 +120,9 @@ void client_table_clear(struct client_table *t);
 /* The client of that name, with one more reference; with `opens` one more open session, too. */
 struct lock_client *client_get(struct client_table *t, const char *name, size_t len, bool opens);
 void client_ref(struct client_table *t, struct lock_client *c);
-/* Gives a reference back. */
 void client_put(struct client_table *t, struct lock_client *c);
-/* Adds a closed session's peer that still has claims or contenders to the client's closed peers: they are looked at
- * again when the client's last session closes. Does nothing if that session has closed already. Returns whether the
- * peer was added. */
+/* Adds a closed session's peer that still has claims or contenders to the client's closed peers, which are looked at
+ * again when the client's last session closes. False: that has closed already. */
 bool client_closed_peer(struct client_table *t, struct peer *p);
 /* Whether the client of a closed session has had other sessions open ever since. */
 bool client_still_here(const struct peer *p);
@@ -159,14 +156,14 @@ enum {
     KEY_STATS_DEBTS = 32
 };
 
-/* Releases, acquisitions and lost attempts, halved from time to time. */
+/* Halved from time to time. */
 struct tally {
     float releases, acquired, lost;
 };
 
-/* D3: counts of lost attempts. A loss is followed if a release comes at once over the same session, and quiet if
- * none does. The index is the place in the session's row of lost attempts: [0] the first of a row, the last element the
- * eighth and later. Halved from time to time. */
+/* D3: counts of lost attempts. A loss is followed if a release comes at once over the same session, else quiet. The
+ * index is the place in the session's row of lost attempts; the last element is the eighth and later. Halved from time
+ * to time. */
 struct aftermath {
     uint8_t total;
     uint8_t followed[AFTERMATH_ROWS], quiet[AFTERMATH_ROWS];
@@ -200,8 +197,7 @@ struct workload {
     char names[]; /* the identity, then the rule's pattern, both whole and without a NUL */
 };
 
-/* What this proxy wrote to Redis of a workload, or read there from another proxy. The workload itself need not
- * exist. */
+/* What this proxy wrote to Redis of a workload, which need not exist, or read there. */
 struct fact {
     struct table_link link;
     struct list_node order; /* in the order of confirmation */
@@ -210,7 +206,6 @@ struct fact {
     int64_t confirmed_ms;
 };
 
-/* What one session did in a workload. */
 struct session_stats {
     struct list_node of_peer; /* the one used last first */
     struct workload *workload;
@@ -218,10 +213,9 @@ struct session_stats {
     uint32_t attempts; /* over this session, to acquire */
 };
 
-/* What followed a lost attempt: it is not known yet; no release came at once; a release came. */
+/* What followed a lost attempt: not known yet; no release at once; a release. */
 enum loss_next { LOSS_OPEN, LOSS_QUIET, LOSS_RELEASED };
 
-/* A lost attempt. */
 struct loss {
     int64_t time_ms;
     uint64_t session_id;
@@ -236,7 +230,7 @@ struct losses {
     struct loss at[KEY_STATS_DEBTS]; /* oldest first */
 };
 
-/* C4: a loser's release that is held back. One for each key and workload is remembered. */
+/* C4: a loser's release that is held back, one for each key and workload. */
 struct held_release {
     uint64_t session_id; /* 0: none is held back */
     int64_t seen_ms;     /* when the proxy last decided about it */
@@ -270,8 +264,7 @@ static inline void lock_times_held(struct lock_times *t, int64_t ms) {
         t->longest_hold_ms = ms;
 }
 
-/* workload_ref takes a reference to a workload, and returns the workload. workload_put gives one back. NULL is
- * allowed. */
+/* NULL is allowed. */
 static inline struct workload *workload_ref(struct workload *f) {
     if (f)
         f->refs++;
@@ -289,7 +282,7 @@ static inline void workload_put(struct workload *f) {
 /* A bit in the ids of peers that stand for a session at another proxy. Sessions' ids are counted, and are lower. */
 #define PEER_ELSEWHERE ((uint64_t)1 << 63)
 
-/* A peer is what one shard knows of a session. */
+/* What one shard knows of a session. */
 struct peer {
     struct table_link link;       /* in its table */
     uint64_t id;                  /* the session's */
@@ -316,7 +309,7 @@ struct peer {
     struct list_node session_stats;      /* struct session_stats, the one used last first */
 };
 
-/* What a closed session has left. All fields but the atomics are under the clients' mutex. */
+/* What a closed session has left. All but the atomics is under the clients' mutex. */
 struct orphan {
     struct list_node of_client; /* of its client's orphans that wait for a successor */
     struct lock_client *client;
@@ -339,7 +332,7 @@ struct contenders {
     int64_t length_ms;           /* of the key's last lease that this proxy gave; 0: none is known */
 };
 
-/* An entry is what this proxy knows of a lock key. */
+/* What this proxy knows of a lock key. */
 struct entry {
     struct table_link link;        /* in its table, or in the list of free entries */
     struct claim *claims;          /* oldest first */
@@ -355,7 +348,7 @@ struct entry {
     char name[]; /* room for ENTRY_NAME_KEPT at least */
 };
 
-/* Fields that few claims need: kept apart, so that the other claims take less memory. */
+/* Fields that few claims need. */
 struct claim_extra {
     int64_t deadline_ms; /* from then on no late release is expected; 0: claim_deadline computes it */
     uint64_t sighted; /* the token counter when a session that may use the claim was shown its value last; 0: never */
@@ -364,8 +357,7 @@ struct claim_extra {
 
 enum { RENEWAL_BITS = 18 };
 
-/* Whether the lease is known to have ended, and how. An answer may show a later end than was known: the lease is live
- * again then. */
+/* Whether the lease is known to have ended, and how. A later answer may show it live again. */
 enum lease_state {
     LEASE_GRANTED,     /* not known to have ended; claim_is_live compares the time, too */
     LEASE_ENDED,       /* at its time */
@@ -422,12 +414,12 @@ struct claim {
     /* The counts come first, so that all bits fit into 8 bytes with `others`. */
     uint32_t renewals : RENEWAL_BITS; /* how many; counting stops at the greatest number */
     uint32_t suspects : 2;            /* releases of losers refused while the lease was live, SUSPECTS_MAX at most */
-    /* The four states. Each is entered by one function of ledger.c, which checks what it leaves. */
+    /* The four states: each is entered by one function of ledger.c, which checks what it leaves. */
     enum lease_state lease : 2;
     enum release_state release : 2;
     enum renewal_state renewal : 3;
     enum succession_state succession : 2;
-    /* Facts of the lease: each is learnt by itself, and combines with the others and with every state. */
+    /* Facts of the lease, each learnt by itself. */
     bool queue : 1;        /* of a list lock; its value is the node */
     bool shown : 1;        /* list lock: the session was shown the node, and may be its owner */
     bool valued : 1;       /* the value is known */
@@ -443,7 +435,7 @@ struct claim {
     bool delays : 1;       /* the lease ended without its release: the rule's lock-delay counts from end_ms on */
     /* Not a part of `release`: a script may be in flight beside a release. */
     bool scripted : 1; /* a script of the application's that may release the lease is in flight */
-    /* Not a part of `renewal`: the proxy decides to renew, and to stop, while an answer is on its way. */
+    /* Not a part of `renewal`: decided while an answer is on its way. */
     bool renewing : 1; /* the proxy renews the lease */
     bool looked : 1;   /* the lock's end was read before the lease ends */
     /* Not a part of `succession`: a successor may prove itself before lease_abandon has come to the lease, and this
@@ -454,8 +446,8 @@ struct claim {
     uint16_t others;   /* observed: what other sessions have added to the counter */
 };
 
-/* A contender is what a session has lost or was shown on a key. A session whose last attempt was refused is a loser,
- * until it acquires the lock. */
+/* What a session has lost or was shown on a key. A session whose last attempt was refused is a loser, until it
+ * acquires. */
 struct contender {
     struct timer timer;
     struct contender *next, **at; /* next of the entry; the pointer to this contender */
@@ -490,8 +482,7 @@ struct contender {
     char *seen;
 };
 
-/* For fences: the newest lease that a session has acquired on a key and has not released itself. It is kept when the
- * claim is gone. */
+/* For fences: the newest lease that a session has acquired on a key and not released itself. It outlives the claim. */
 struct tenure {
     struct tenure *next, **at; /* next of the entry; the pointer to this tenure */
     struct list_node of_peer;
@@ -502,7 +493,7 @@ struct tenure {
     uint64_t fence;
 };
 
-/* A lease that its session has lost, and of whose end the session is still to hear. */
+/* A lease of whose end its session is still to hear. */
 struct alarm {
     struct alarm *next;           /* of the peer */
     const struct lock_rule *rule; /* with a reference to its set */
@@ -551,8 +542,8 @@ struct lock_engine {
     atomic_uint_fast64_t fences_ahead;   /* so far are its fences ahead of the wall clock, in us */
     atomic_uint_fast64_t newest_session; /* greatest id opened */
     struct client_table clients;
-    /* Under the clients' mutex: peers of closed sessions that member.c has still to go through, and how many steps
-     * it may take at the time `leave_ms`. */
+    /* Under the clients' mutex: peers of closed sessions that member.c has still to go through, and how many steps it
+     * may take at `leave_ms`. */
     struct list_node departing;
     int64_t leave_ms;
     unsigned leave_steps;
@@ -574,8 +565,7 @@ static inline void shard_unlock(struct shard *sh) {
         pthread_mutex_unlock(&sh->mutex);
 }
 
-/* Unlocks the shard `before`, and locks the next one that has a bit in `which`. NULL: the first, or there is no more.
- */
+/* Unlocks the shard `before` (NULL: none), and locks the next one that has a bit in `which`; NULL: there is no more. */
 static inline struct shard *shard_next(struct lock_engine *e, struct shard *before, uint64_t which) {
     if (before)
         shard_unlock(before);
@@ -588,8 +578,7 @@ static inline struct shard *shard_next(struct lock_engine *e, struct shard *befo
 }
 
 #define ALL_SHARDS UINT64_MAX
-/* Walks the shards with a bit in `which`. Each is locked while the body runs, which must not leave by `break` or
- * `return`. */
+/* Walks the shards with a bit in `which`, each locked. The body must not leave by `break` or `return`. */
 #define SHARDS_FOREACH(sh, e, which)                                                                                   \
     for (struct shard *sh = shard_next(e, NULL, which); sh; sh = shard_next(e, sh, which))
 
@@ -600,17 +589,15 @@ uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, ui
 struct shard *ledger_shard(struct lock_engine *e, uint64_t hash);
 /* Locks the shard of a key with this hash. *en: the key's entry, or NULL. */
 struct shard *ledger_lock(struct lock_engine *e, const struct lock_key *key, uint64_t hash, struct entry **en);
-/* Returns the next number for an attempt's token. It is even. An attempt of a pooled workload takes the odd number
- * before it, so that every proxy sees by the lease's token that the workload is pooled. */
+/* The next number for an attempt's token, even. An attempt of a pooled workload takes the odd number before it, so that
+ * every proxy sees that it is pooled. */
 uint64_t ledger_number(struct lock_engine *e);
 void ledger_init(struct lock_engine *e, uint64_t seed);
 void ledger_clear(struct lock_engine *e);
-/* Gives back memory of tables that have become too large. */
-void ledger_trim(struct shard *sh);
 
 struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash);
 struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash);
-/* Adds an entry for a key that has none yet. */
+/* For a key that has none yet. */
 struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash, uint16_t slot);
 /* Frees the entry if nothing is left in it. */
 void entry_settle(struct shard *sh, struct entry *en);
@@ -618,21 +605,19 @@ struct lock_key entry_key(const struct entry *en);
 
 struct peer *peer_find(struct shard *sh, uint64_t id);
 struct peer *peer_get(struct shard *sh, struct lock_session *s);
-/* Adds a peer of this number, of which there is none yet. */
 struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client);
 /* Frees a closed peer that nothing refers to any more. */
 void peer_settle(struct shard *sh, struct peer *p);
 /* Frees a peer that holds nothing; peer_get would make an equal one. Called in the session's thread. */
 void peer_forget(struct shard *sh, struct peer *p);
 
-/* Adds a claim to the entry, whose claims stay ordered by age. Takes a reference to the rule's set. */
+/* Claims stay ordered by age. Takes a reference to the rule's set. */
 struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
                         uint64_t token, uint64_t fence);
-/* The oldest of an entry's claims; NULL: the entry has none, or `en` is NULL. */
+/* The oldest of an entry's claims; NULL: there is none. `en` may be NULL, here and below. */
 static inline struct claim *entry_claims(const struct entry *en) {
     return en ? en->claims : NULL;
 }
-/* The first of an entry's contenders, tenures or key_stats; NULL: the entry has none, or `en` is NULL. */
 static inline struct contender *entry_contender_list(const struct entry *en) {
     return en && en->contenders ? en->contenders->list : NULL;
 }
@@ -642,14 +627,13 @@ static inline struct tenure *entry_tenures(const struct entry *en) {
 static inline struct key_stats *entry_key_stats(const struct entry *en) {
     return en && en->contenders ? en->contenders->key_stats : NULL;
 }
-/* The entry's struct contenders, made if there is none. It is freed with the entry. */
+/* Made if there is none; freed with the entry. */
 struct contenders *entry_contenders(struct entry *en);
 struct claim *claim_find(const struct entry *en, uint64_t token);
 /* The oldest claim of the lease with this fence. `client`: only of this client; NULL: of any. */
 struct claim *claim_of_fence(const struct entry *en, uint64_t fence, const struct lock_client *client);
-/* The claim's struct claim_extra, made if there is none. */
 struct claim_extra *claim_extra(struct claim *c);
-/* When the renewal of a one-shot client's lock ends; 0: no one-shot client acquired the lock. */
+/* When the renewal of a one-shot client's lock ends; 0: it is no such lock. */
 static inline int64_t claim_one_shot(const struct claim *c) {
     return c->extra ? c->extra->one_shot_ms : 0;
 }
@@ -657,41 +641,39 @@ static inline int64_t claim_one_shot(const struct claim *c) {
 static inline int64_t claim_length(const struct claim *c) {
     return c->period_ms > 0 ? c->period_ms : 0;
 }
-/* Takes the claim out and frees it. Its entry and peer stay, even empty. claim_drop frees the peer, too, if nothing
- * refers to it any more. */
+/* Takes the claim out and frees it. Its entry and peer stay, even empty; claim_drop frees the peer, too, if nothing
+ * refers to it. */
 void claim_remove(struct shard *sh, struct claim *c);
 void claim_drop(struct shard *sh, struct claim *c);
 
 struct contender *contender_find(const struct entry *en, const struct peer *p);
-/* What the session has lost and was shown on the key. NULL: nothing, or en is NULL. */
+/* What the session has lost and was shown on the key; NULL: nothing. */
 struct contender *contender_of(struct shard *sh, const struct entry *en, const struct lock_session *s);
 struct contender *contender_get(struct shard *sh, struct entry *en, struct peer *p);
 /* Whether the value is what the session was shown, or wrote, last. */
 bool contender_saw(const struct contender *w, const char *value, size_t len);
-/* Notes that the contender was used now, so that it is kept for longer. */
+/* The contender was used now: it is kept for longer. */
 void contender_touched(struct shard *sh, struct contender *w, const struct lock_rule *rule, int64_t now_ms);
 void contender_forget_seen(struct contender *w);
-/* Takes a contender out and frees it; its entry stays, even empty. */
+/* Its entry stays, even empty. */
 void contender_remove(struct shard *sh, struct contender *w);
 
 /* Gives back the reference that a contender holds for its nodes' rule. */
 void queue_forget(struct contender *w);
-/* Removes and frees a tenure; its entry and peer stay, even empty. */
+/* Its entry and peer stay, even empty. */
 void tenure_remove(struct tenure *t);
-/* Frees a session's statistics in one workload. */
+/* Frees a session's statistics in one workload, or in all. */
 void session_stats_free(struct peer *p, struct session_stats *h);
 /* Frees an alarm, or all of a session's. `at` points to it in the peer's list. */
 void alarm_remove(struct alarm **at);
 void alarms_clear(struct peer *p);
-/* Frees the statistics of a session that is forgotten, in all workloads. */
 void session_stats_clear(struct peer *p);
 
-/* Writes a token, UUID:N, N of eight digits or more. Returns the length, without the NUL. Number 0: there is none. */
+/* Writes a token, UUID:N. Returns the length, without the NUL. Number 0: there is none. */
 uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
 
 /* ---- a claim's states: ledger.c ------------------------------------------------------------------------------- */
 
-/* Whether the lease is known to have ended. */
 static inline bool claim_ended(const struct claim *c) {
     return c->lease != LEASE_GRANTED;
 }
@@ -707,7 +689,6 @@ static inline bool claim_doubtful(const struct claim *c) {
 static inline bool claim_asked(const struct claim *c) {
     return c->renewal != RENEWAL_IDLE;
 }
-/* Whether a look is in flight. */
 static inline bool claim_looking(const struct claim *c) {
     return c->renewal == LOOK_ASKED || c->renewal == LOOK_CROSSED;
 }
@@ -720,32 +701,32 @@ static inline bool claim_heritable(const struct claim *c) {
     return c->succession != SUCCESSION_NONE;
 }
 
-/* Each sets one state, and checks that the step from the present state exists. */
+/* Each sets one state, and checks that the step exists. */
 void claim_lease_enter(struct claim *c, enum lease_state to);
 void claim_renewal_enter(struct claim *c, enum renewal_state to);
 void claim_succession_enter(struct claim *c, enum succession_state to);
 
-/* Notes that a release by this claim is sent, that it was not carried out, or that its answer got lost. */
+/* A release by this claim is sent, was not carried out, or its answer got lost. */
 void claim_release_sent(struct claim *c);
 void claim_release_undone(struct claim *c);
 void claim_release_lost(struct claim *c);
-/* Notes that the answer to another command has set the lease's end. */
+/* The answer to another command has set the lease's end. */
 void claim_end_told(struct claim *c);
 
 /* ---- orphans: client.c ----------------------------------------------------------------------------- */
 
-/* successor_come notes that a session has come to its identity (s->client), successor_go that it leaves it; `closes`:
- * it closes. The orphan that a closing session has left is `left`, with a reference. No shard is locked. */
+/* A session has come to its identity (s->client), or leaves it; `closes`: it closes, and the orphan that it leaves is
+ * `left`, with a reference. No shard is locked. */
 void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
-/* Gives a reference to an orphan back, if there is one, and sets it to NULL. */
+/* Gives a reference back, if there is one, and sets it to NULL. */
 void orphan_put(struct lock_engine *e, struct orphan **at);
 /* successor_counts: a heritable claim's lease is live, and counts for its orphan. successor_over: the lease has ended,
  * or the claim is being freed. An orphan without live leases gets no successor. */
 void successor_counts(struct shard *sh, struct claim *c);
 void successor_over(struct shard *sh, struct claim *c);
-/* With the clients' mutex held: makes an orphan; gives it this successor in place of the one that it has; gives it to
- * the first session that may be its next successor; counts a live lease for its peer's orphan. */
+/* With the clients' mutex held: makes an orphan; gives it this successor in place of its own; gives it to the first
+ * session that may be its next successor; counts a live lease for its peer's orphan. */
 struct orphan *orphan_new(struct lock_client *client, int64_t now_ms);
 void orphan_attend(struct orphan *st, struct lock_session *s);
 void orphan_offer(struct orphan *st);
@@ -753,13 +734,6 @@ void orphan_count(struct claim *c);
 
 /* ---- incident.c -------------------------------------------------------------------------------- */
 
-struct occasion {
-    int64_t now_ms;
-    struct lock_key key;
-    const char *client, *holder, *command;
-    size_t holder_len;
-    const char *rule, *identity;
-};
-/* Reports to the sink; `format` makes the action's text, which never contains a value or a token. */
-void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct occasion *on, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+/* `format` makes the action's text, which never contains a value or a token. */
+void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct lock_incident *on, const char *format,
+                     ...) __attribute__((format(printf, 4, 5)));

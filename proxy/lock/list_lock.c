@@ -138,7 +138,7 @@ static void apply_remove(struct outcome *f) {
 void queue_apply(struct outcome *f) {
     struct contender *w = contender_find(f->entry, f->peer);
     if (f->result->lost) {
-        struct occasion on = *outcome_occasion(f);
+        struct lock_incident on = *outcome_occasion(f);
         on.holder = f->result->lost_owner;
         on.holder_len = f->result->lost_owner_len;
         incident_report(f->sh, INCIDENT_LOST_HEAD, &on,

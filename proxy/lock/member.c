@@ -184,7 +184,7 @@ static void keep_one_shot(struct shard *sh, struct claim *c, int64_t now_ms) {
     /* the application has set no expiry */
     if (c->observed ? c->end_ms || rule->lease_ms <= 0 || rule->renew == LOCK_RENEW_NEVER : !c->leased || !c->renewing)
         return;
-    struct occasion on = lease_occasion(c, now_ms);
+    struct lock_incident on = lease_occasion(c, now_ms);
     bool less = rule->max_hold_ms && rule->max_hold_ms < rule->one_shot_ms;
     int64_t kept_ms = less ? rule->max_hold_ms : rule->one_shot_ms;
     char time[32];

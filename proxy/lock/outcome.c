@@ -28,15 +28,15 @@ inline void outcome_start(struct outcome *f, struct lock_engine *e, uint64_t ses
         f->claim->uses--;
 }
 
-const struct occasion *outcome_occasion(struct outcome *f) {
-    f->on = (struct occasion){.now_ms = f->now_ms,
-                              .key = f->plan->key,
-                              .rule = f->plan->rule ? f->plan->rule->pattern : NULL,
-                              .identity = f->peer->client->name,
-                              .client = f->client,
-                              .command = f->command,
-                              .holder = f->result->holder,
-                              .holder_len = f->result->holder_len};
+const struct lock_incident *outcome_occasion(struct outcome *f) {
+    f->on = (struct lock_incident){.time_ms = f->now_ms,
+                                   .key = f->plan->key,
+                                   .rule = f->plan->rule ? f->plan->rule->pattern : NULL,
+                                   .identity = f->peer->client->name,
+                                   .client = f->client,
+                                   .command = f->command,
+                                   .holder = f->result->holder,
+                                   .holder_len = f->result->holder_len};
     return &f->on;
 }
 

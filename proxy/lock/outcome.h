@@ -14,7 +14,7 @@ struct outcome {
     struct entry *entry;          /* NULL: nothing is known of the key */
     struct claim *claim;          /* the plan's; NULL once it is freed */
     const char *command, *client; /* for incidents */
-    struct occasion on;           /* filled by outcome_occasion: most answers report no incident */
+    struct lock_incident on;      /* filled by outcome_occasion: most answers report no incident */
     int64_t now_ms;
     bool audit;          /* the command ran as it was, and `result` is inferred */
     const char *refusal; /* audit: what enforcing would have answered */
@@ -26,7 +26,7 @@ void outcome_start(struct outcome *f, struct lock_engine *e, uint64_t session_id
 void outcome_end(struct outcome *f);
 
 /* The key, client and command, for an incident. */
-const struct occasion *outcome_occasion(struct outcome *f);
+const struct lock_incident *outcome_occasion(struct outcome *f);
 /* The key's entry, made if there is none. */
 struct entry *outcome_entry(struct outcome *f);
 /* The workload of the answer's session; NULL: nothing is known of the workload. */

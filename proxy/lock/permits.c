@@ -16,7 +16,7 @@
 
 enum { POOLED_MAX = 4096 };
 
-/* A session or a client that has permits. */
+/* A session or a client. */
 struct permit_party {
     struct table_link link;
     uint64_t id;
@@ -115,7 +115,6 @@ static void key_put(struct permit_ledger *l, struct permit_key *k) {
 
 /* ---- permits -------------------------------------------------------------------------------------- */
 
-/* Takes a permit out of all lists. */
 static void permit_detach(struct permit_ledger *l, struct permit *p) {
     list_remove(&p->of_key);
     list_remove(&p->of_due);
@@ -168,8 +167,11 @@ static void permit_is_due(struct permit_ledger *l, struct permit *p, enum permit
     p->due_ms = now_ms;
 }
 
+/* Whether the permit is of this token or member; NULL: of a counter. */
 static bool text_equals(const struct permit *p, const char *text, size_t len) {
-    return p->shape != PERMIT_COUNT && p->len == len && memcmp(p->text, text, len) == 0;
+    if (!text || p->shape == PERMIT_COUNT)
+        return !text && p->shape == PERMIT_COUNT;
+    return p->len == len && memcmp(p->text, text, len) == 0;
 }
 
 static void score_set(struct permit *p, const char *score, size_t len) {
@@ -186,10 +188,8 @@ static struct permit *permit_given(const struct permit_key *k, const struct perm
     int best_rank = 0;
     LIST_FOREACH(it, &k->permits) {
         struct permit *p = LIST_ENTRY(it, struct permit, of_key);
-        if (text ? !text_equals(p, text, len) : p->shape != PERMIT_COUNT)
-            continue;
         int rank = p->session->id == from->session ? 3 : p->client->id == from->client ? 2 : 1;
-        if (rank > best_rank) {
+        if (text_equals(p, text, len) && rank > best_rank) {
             best = p;
             best_rank = rank;
         }
@@ -203,28 +203,25 @@ static void learn(struct permit_ledger *l, const struct permit *p, const struct 
         l->pooled[from->client % POOLED_MAX] = from->client;
 }
 
-/* Whether a permit of a counter was taken before the operation began. */
-static bool is_older(const struct permit *p, const struct permit_op *op) {
-    return p->shape == PERMIT_COUNT && p->seq < op->seq;
+/* How many permits of a counter the permit is, if it was taken before the operation began. */
+static int64_t older(const struct permit *p, const struct permit_op *op) {
+    return p->shape == PERMIT_COUNT && p->seq < op->seq ? p->n : 0;
 }
 
 /* Forgets permits that the counter shows to be gone: before this operation it had `before`, which is less than what
  * sessions had taken. The key has expired, or was changed where the proxy does not see it. */
 static void settle_counter(struct permit_ledger *l, const struct permit_op *op, int64_t before) {
     int64_t excess = -(before < 0 ? 0 : before);
-    LIST_FOREACH(it, &op->key->permits) {
-        const struct permit *p = LIST_ENTRY(it, struct permit, of_key);
-        excess += is_older(p, op) ? p->n : 0;
-    }
+    LIST_FOREACH(it, &op->key->permits)
+    excess += older(LIST_ENTRY(it, struct permit, of_key), op);
     LIST_FOREACH(it, &op->key->ops)
     excess -= LIST_ENTRY(it, struct permit_op, link)->gives;
     LIST_FOREACH_SAFE(it, &op->key->permits) {
         struct permit *p = LIST_ENTRY(it, struct permit, of_key);
-        if (excess <= 0 || !is_older(p, op))
-            continue;
-        int64_t n = p->n < excess ? p->n : excess;
-        excess -= n;
-        permit_lower(l, p, n);
+        int64_t n = older(p, op) < excess ? older(p, op) : excess;
+        excess -= n > 0 ? n : 0;
+        if (n > 0)
+            permit_lower(l, p, n);
     }
 }
 
@@ -272,9 +269,8 @@ void permits_free(struct permit_ledger *l) {
         k->refs++;
         forget_key(l, k);
     }
-    TABLE_FOREACH(it, &l->keys) {
-        memory_free(LIST_ENTRY(it, struct permit_key, link));
-    }
+    TABLE_FOREACH(it, &l->keys)
+    memory_free(LIST_ENTRY(it, struct permit_key, link));
     table_clear(&l->keys);
     table_clear(&l->sessions);
     table_clear(&l->clients);
@@ -357,32 +353,28 @@ void permits_end(struct permit_ledger *l, struct permit_op *op) {
     pthread_mutex_unlock(&l->mutex);
 }
 
-static struct permit *permit_new(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
+static void permit_new(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
     struct permit *p = memory_zalloc(sizeof(*p) + take->len);
-    p->key = op->key;
+    *p = (struct permit){.name = op->key->name,
+                         .rule = take->rule,
+                         .shape = take->shape,
+                         .n = take->shape == PERMIT_COUNT ? take->n : 1,
+                         .login = take->sender->login,
+                         .key = op->key,
+                         .seq = ++l->seq,
+                         .taken_ms = take->now_ms,
+                         .len = take->len};
     p->key->refs++;
-    p->name = op->key->name;
-    p->rule = take->rule;
     lock_rules_ref(take->rule->set);
-    p->shape = take->shape;
-    p->n = take->shape == PERMIT_COUNT ? take->n : 1;
-    p->login = take->sender->login;
-    p->seq = ++l->seq;
-    p->taken_ms = take->now_ms;
     strncpy(p->who, take->sender->who, sizeof(p->who) - 1);
     score_set(p, take->score, take->score_len);
-    p->len = take->len;
     if (take->len > 0)
         memcpy(p->text, take->text, take->len);
-    list_init(&p->of_key);
-    list_init(&p->of_session);
-    list_init(&p->of_client);
     list_init(&p->of_due);
     permit_attach(l, p, take->sender->session, take->sender->client);
     if (p->rule->lease_ms > 0)
         list_append(&l->leased, &p->of_due);
     atomic_fetch_add(&l->uses, 1);
-    return p;
 }
 
 bool permits_take(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {

@@ -18,7 +18,6 @@
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
 #include "proxy/base/units.h"
-#include "proxy/lock/fence.h"
 #include "proxy/lock/hash.h"
 #include "proxy/lock/script_constants.h"
 
@@ -53,61 +52,78 @@ enum option_type { OPTION_ENUM, OPTION_KINDS, OPTION_TIME, OPTION_REPLICAS };
 
 enum { REPLICAS_MAX = 1000, REPLICAS_MS = 1000, REPLICAS_LONGEST_MS = 60 * 1000 };
 
-/* An option of a rule. The names of an enumeration are in the order of its values. */
+/* An option of a rule or a fence. The names of an enumeration are in the order of its values. */
 struct rule_option {
     const char *name;
     enum option_type type;
-    size_t offset; /* in struct lock_rule */
+    size_t offset; /* in struct lock_rule, or struct lock_fence */
     const char *names[6];
-    int64_t min_ms;
     const char *fallback;
     const char *expected;
 };
 
-#define RULE_AT(member) offsetof(struct lock_rule, member)
+#define RULE_AT(member)   offsetof(struct lock_rule, member)
+#define FENCE_AT(member)  offsetof(struct lock_fence, member)
+#define KINDS_EXPECTED    "string, list, hash, counter, several with commas between them, any, or semaphore alone"
+#define REPLICAS_EXPECTED "a number of replicas, like 1, and if you like a time up to 60s, like 200ms"
 
 static const struct rule_option OPTIONS[] = {
-    {"mode", OPTION_ENUM, RULE_AT(mode), {"enforce", "audit", "off"}, 0, "enforce", "enforce, audit or off"},
+    {"mode", OPTION_ENUM, RULE_AT(mode), {"enforce", "audit", "off"}, "enforce", "enforce, audit or off"},
     {"owner",
      OPTION_ENUM,
      RULE_AT(owner),
      {"auto", "connection", "client", "any"},
-     0,
      "auto",
      "auto, connection, client or any"},
+    /* in the order of the bits */
     {"kind",
      OPTION_KINDS,
      RULE_AT(kinds),
-     {"string", "list", "hash", "counter", "semaphore"}, /* in the order of the bits */
-     0,
+     {"string", "list", "hash", "counter", "semaphore"},
      "string",
-     "string, list, hash, counter, several with commas between them, any, or semaphore alone"},
-    {"claim-memory", OPTION_TIME, RULE_AT(claim_memory_ms), {0}, LOCK_MEMORY_AUTO, "auto", "auto, or a time like 60s"},
-    {"lease", OPTION_TIME, RULE_AT(lease_ms), {0}, 0, "30s", "a time like 30s, or 0 for none"},
-    {"renew", OPTION_ENUM, RULE_AT(renew), {"auto", "always", "never"}, 0, "auto", "auto, always or never"},
-    {"max-hold", OPTION_TIME, RULE_AT(max_hold_ms), {0}, 0, "0", "a time like 5m, or 0 for no end"},
-    {"handover", OPTION_TIME, RULE_AT(handover_ms), {0}, 0, "60s", "a time like 60s, or 0 for none"},
-    {"on-disconnect", OPTION_ENUM, RULE_AT(on_disconnect), {"keep", "release"}, 0, "keep", "keep or release"},
-    {"on-loss", OPTION_ENUM, RULE_AT(on_loss), {"tell", "close", "error"}, 0, "tell", "tell, close or error"},
-    {"lock-delay", OPTION_TIME, RULE_AT(lock_delay_ms), {0}, 0, "0", "a time up to 10s, like 2s, or 0 for none"},
-    {"one-shot", OPTION_TIME, RULE_AT(one_shot_ms), {0}, 0, "24h", "a time like 24h, or 0 for none"},
-    {"wait", OPTION_TIME, RULE_AT(wait_ms), {0}, 0, "0", "a time like 1s, or 0 for none"},
-    {"replicas",
-     OPTION_REPLICAS,
-     RULE_AT(replicas),
-     {0},
-     0,
-     "0",
-     "a number of replicas, like 1, and if you like a time up to 60s, like 200ms"},
-    {"quorum", OPTION_ENUM, RULE_AT(quorum), {"no", "yes"}, 0, "no", "yes or no"},
+     KINDS_EXPECTED},
+    {"claim-memory", OPTION_TIME, RULE_AT(claim_memory_ms), {0}, "auto", "auto, or a time like 60s"},
+    {"lease", OPTION_TIME, RULE_AT(lease_ms), {0}, "30s", "a time like 30s, or 0 for none"},
+    {"renew", OPTION_ENUM, RULE_AT(renew), {"auto", "always", "never"}, "auto", "auto, always or never"},
+    {"max-hold", OPTION_TIME, RULE_AT(max_hold_ms), {0}, "0", "a time like 5m, or 0 for no end"},
+    {"handover", OPTION_TIME, RULE_AT(handover_ms), {0}, "60s", "a time like 60s, or 0 for none"},
+    {"on-disconnect", OPTION_ENUM, RULE_AT(on_disconnect), {"keep", "release"}, "keep", "keep or release"},
+    {"on-loss", OPTION_ENUM, RULE_AT(on_loss), {"tell", "close", "error"}, "tell", "tell, close or error"},
+    {"lock-delay", OPTION_TIME, RULE_AT(lock_delay_ms), {0}, "0", "a time up to 10s, like 2s, or 0 for none"},
+    {"one-shot", OPTION_TIME, RULE_AT(one_shot_ms), {0}, "24h", "a time like 24h, or 0 for none"},
+    {"wait", OPTION_TIME, RULE_AT(wait_ms), {0}, "0", "a time like 1s, or 0 for none"},
+    {"replicas", OPTION_REPLICAS, RULE_AT(replicas), {0}, "0", REPLICAS_EXPECTED},
+    {"quorum", OPTION_ENUM, RULE_AT(quorum), {"no", "yes"}, "no", "yes or no"},
 };
-enum { OPTION_COUNT = sizeof(OPTIONS) / sizeof(OPTIONS[0]) };
+static const struct rule_option FENCE_OPTIONS[] = {
+    {"mode", OPTION_ENUM, FENCE_AT(mode), {"enforce", "audit", "off"}, "enforce", "enforce, audit or off"},
+    {"unlocked", OPTION_ENUM, FENCE_AT(unlocked), {"pass", "refuse"}, "pass", "pass or refuse"},
+};
+enum { OPTION_COUNT = sizeof(OPTIONS) / sizeof(OPTIONS[0]), FENCE_OPTION_COUNT = 2 };
 
-/* Every enumeration of a rule has the size of an int, so that a table entry can set any of them. */
+/* Every enumeration has the size of an int, so that a table entry can set any of them. */
 _Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) == sizeof(int) &&
                    sizeof(enum lock_renew) == sizeof(int) && sizeof(enum lock_on_disconnect) == sizeof(int) &&
-                   sizeof(enum lock_quorum) == sizeof(int) && sizeof(enum lock_on_loss) == sizeof(int),
+                   sizeof(enum lock_quorum) == sizeof(int) && sizeof(enum lock_on_loss) == sizeof(int) &&
+                   sizeof(enum lock_unlocked) == sizeof(int),
                "enumerations of a rule are ints");
+
+/* A directive's words that are not read yet, and room for what is wrong with them. */
+struct directive_words {
+    const char *const *words;
+    size_t count;
+    char *error;
+    size_t error_size;
+};
+
+/* Writes what is wrong. Returns false. */
+static bool __attribute__((format(printf, 2, 3))) wrong(const struct directive_words *d, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(d->error, d->error_size, format, args);
+    va_end(args);
+    return false;
+}
 
 /* Whether a second word of `replicas N TIME` is there: no option's name begins with a digit. */
 static bool replicas_timed(const char *const *words, size_t count) {
@@ -134,13 +150,13 @@ static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *
     }
 }
 
-/* Sets an option to the words after its name. Returns how many of the `count` words are its value; 0: they are no
- * value. */
-static size_t option_set(const struct rule_option *o, struct lock_rule *rule, const char *const *words, size_t count) {
-    char *at = (char *)rule + o->offset;
+/* Sets an option of `to`, a rule or a fence, to the words after its name. Returns how many of the `count` words are its
+ * value; 0: they are no value. */
+static size_t option_set(const struct rule_option *o, void *to, const char *const *words, size_t count) {
+    char *at = (char *)to + o->offset;
     const char *text = words[0];
+    int64_t ms = REPLICAS_MS, n = 0;
     if (o->type == OPTION_REPLICAS) {
-        int64_t n = 0, ms = REPLICAS_MS;
         const char *p = text;
         for (; *p >= '0' && *p <= '9' && n <= REPLICAS_MAX; p++)
             n = n * 10 + (*p - '0');
@@ -149,21 +165,20 @@ static size_t option_set(const struct rule_option *o, struct lock_rule *rule, co
             return 0;
         if (timed && (!units_time(words[1], 1000, &ms) || ms < 1 || ms > REPLICAS_LONGEST_MS))
             return 0;
-        rule->replicas = n;
-        rule->replicas_ms = ms;
+        ((struct lock_rule *)to)->replicas = n;
+        ((struct lock_rule *)to)->replicas_ms = ms;
         return timed ? 2 : 1;
     }
-    if (o->type == OPTION_KINDS)
-        return kinds_set(o, &rule->kinds, text);
     if (o->type == OPTION_TIME) {
-        int64_t ms;
-        if (o->min_ms == LOCK_MEMORY_AUTO && strcasecmp(text, "auto") == 0)
+        if (o->offset == RULE_AT(claim_memory_ms) && strcasecmp(text, "auto") == 0)
             ms = LOCK_MEMORY_AUTO;
-        else if (!units_time(text, 1000, &ms) || ms < o->min_ms || ms < 0 || ms > RULE_TIME_MAX_MS)
+        else if (!units_time(text, 1000, &ms) || ms < 0 || ms > RULE_TIME_MAX_MS)
             return 0;
         memcpy(at, &ms, sizeof(ms));
         return 1;
     }
+    if (o->type == OPTION_KINDS)
+        return kinds_set(o, &((struct lock_rule *)to)->kinds, text);
     int i = text_choice(text, o->names);
     if (i >= 0)
         memcpy(at, &i, sizeof(i));
@@ -171,8 +186,9 @@ static size_t option_set(const struct rule_option *o, struct lock_rule *rule, co
 }
 
 /* Writes the option's value as it stands in the directive. */
-static void option_text(const struct rule_option *o, const struct lock_rule *rule, char *out, size_t size) {
-    const char *at = (const char *)rule + o->offset;
+static void option_text(const struct rule_option *o, const void *of, char *out, size_t size) {
+    const char *at = (const char *)of + o->offset;
+    const struct lock_rule *rule = of;
     if (o->type == OPTION_REPLICAS) {
         int n = snprintf(out, size, "%d%s", (int)rule->replicas, rule->replicas > 0 ? " " : "");
         if (rule->replicas > 0)
@@ -197,7 +213,7 @@ static void option_text(const struct rule_option *o, const struct lock_rule *rul
     }
     int i;
     memcpy(&i, at, sizeof(i));
-    if (o->offset == RULE_AT(mode) && rule->permits) /* its keys are no locks, so that its own mode is off */
+    if (o == OPTIONS && rule->permits) /* its keys are no locks, so that its own mode is off */
         i = rule->permits == LOCK_PERMITS_RETURNED ? LOCK_MODE_ENFORCE : LOCK_MODE_AUDIT;
     snprintf(out, size, "%s", o->names[i]);
 }
@@ -217,7 +233,9 @@ struct lock_rules *lock_rules_ref(struct lock_rules *rules) {
 }
 
 static void entry_free(struct rule_entry *entry) {
-    lock_fence_free(entry->rule.fence);
+    if (entry->rule.fence)
+        memory_free(entry->rule.fence->lock);
+    memory_free(entry->rule.fence);
     memory_free(entry->rule.pattern);
     memory_free(entry->literal);
     memory_free(entry);
@@ -250,21 +268,16 @@ static bool option_of_semaphores(const struct rule_option *o) {
            o->offset == RULE_AT(lease_ms);
 }
 
-/* Makes a rule of kind semaphore one whose keys are no locks. False: `error` says which option it can't have. */
-static bool semaphore_read(struct lock_rule *rule, const bool given[], char *error, size_t size) {
+/* Makes a rule of kind semaphore one whose keys are no locks. False: `d` says which option it can't have. */
+static bool semaphore_read(struct lock_rule *rule, const bool given[], const struct directive_words *d) {
     bool leased = false;
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         leased = leased || (given[i] && OPTIONS[i].offset == RULE_AT(lease_ms));
-        if (given[i] && !option_of_semaphores(&OPTIONS[i])) {
-            snprintf(error, size, "kind semaphore has no option '%s': expected mode, owner and lease alone",
-                     OPTIONS[i].name);
-            return false;
-        }
+        if (given[i] && !option_of_semaphores(&OPTIONS[i]))
+            return wrong(d, "kind semaphore has no option '%s': expected mode, owner and lease alone", OPTIONS[i].name);
     }
-    if (rule->owner == LOCK_OWNER_ANY) {
-        snprintf(error, size, "kind semaphore has no owner 'any': expected auto, connection or client");
-        return false;
-    }
+    if (rule->owner == LOCK_OWNER_ANY)
+        return wrong(d, "kind semaphore has no owner 'any': expected auto, connection or client");
     if (!leased)
         rule->lease_ms = 0;
     if (rule->mode != LOCK_MODE_OFF)
@@ -273,79 +286,76 @@ static bool semaphore_read(struct lock_rule *rule, const bool given[], char *err
     return true;
 }
 
-/* Sets the options in `words`. False: `error` says why. */
-static bool rule_read(struct lock_rule *rule, const char *const *words, size_t count, char *error, size_t size) {
-    bool given[OPTION_COUNT] = {false};
+/* Sets the options of `to`, a rule or a fence, from its words. given: which of `options` they name. False: `d` says
+ * what is wrong. */
+static bool options_read(const struct rule_option *options, size_t option_count, bool given[], void *to,
+                         const struct directive_words *d) {
     char shown[80];
-    for (size_t i = 0, used; i < count; i += 1 + used) {
-        const struct rule_option *o = OPTIONS;
-        while (o < OPTIONS + OPTION_COUNT && strcasecmp(words[i], o->name) != 0)
-            o++;
-        if (o == OPTIONS + OPTION_COUNT) {
-            lock_rule_word_show(words[i], shown, sizeof(shown));
-            int n = snprintf(error, size, "option '%s': expected ", shown);
-            for (size_t k = 0; k < OPTION_COUNT && n >= 0 && (size_t)n < size; k++)
-                n += snprintf(error + n, size - (size_t)n, "%s%s",
-                              k == 0                  ? ""
-                              : k + 1 == OPTION_COUNT ? " or "
-                                                      : ", ",
-                              OPTIONS[k].name);
+    for (size_t i = 0, used; i < d->count; i += 1 + used) {
+        const char *const *values = d->words + i + 1;
+        size_t n = 0, left = d->count - i - 1;
+        while (n < option_count && strcasecmp(d->words[i], options[n].name) != 0)
+            n++;
+        const struct rule_option *o = &options[n];
+        if (n == option_count) {
+            struct text expected = {0};
+            for (size_t k = 0; k < option_count; k++)
+                text_printf(&expected, "%s%s", options[k].name,
+                            k + 1 == option_count   ? ""
+                            : k + 2 == option_count ? " or "
+                                                    : ", ");
+            lock_rule_word_show(d->words[i], shown, sizeof(shown));
+            wrong(d, "option '%s': expected %s", shown, expected.data);
+            text_clear(&expected);
             return false;
         }
-        if (i + 1 == count) {
-            snprintf(error, size, "option '%s' without a value: expected %s", o->name, o->expected);
-            return false;
-        }
-        if (given[o - OPTIONS]) {
-            snprintf(error, size, "option '%s' is given twice: expected it once", o->name);
-            return false;
-        }
-        given[o - OPTIONS] = true;
-        used = option_set(o, rule, words + i + 1, count - i - 1);
+        if (left == 0)
+            return wrong(d, "option '%s' without a value: expected %s", o->name, o->expected);
+        if (given[n])
+            return wrong(d, "option '%s' is given twice: expected it once", o->name);
+        given[n] = true;
+        used = option_set(o, to, values, left);
         if (used == 0) {
-            lock_rule_word_show(words[i + 1], shown, sizeof(shown));
+            lock_rule_word_show(values[0], shown, sizeof(shown));
             size_t len = strlen(shown);
-            if (o->type == OPTION_REPLICAS && replicas_timed(words + i + 1, count - i - 1)) {
+            if (o->type == OPTION_REPLICAS && replicas_timed(values, left)) {
                 shown[len++] = ' ';
-                lock_rule_word_show(words[i + 2], shown + len, sizeof(shown) - len);
+                lock_rule_word_show(values[1], shown + len, sizeof(shown) - len);
             }
-            snprintf(error, size, "option %s '%s': expected %s", o->name, shown, o->expected);
-            return false;
+            return wrong(d, "option %s '%s': expected %s", o->name, shown, o->expected);
         }
     }
-    return rule->kinds != LOCK_KIND_SEMAPHORE || semaphore_read(rule, given, error, size);
+    return true;
 }
 
 /* Refuses options that do not go together, and notes what follows from the others. The guard record, which tells of a
  * lock-delay, outlives its lock by GUARD_OUTLIVES_MS. Audit does not see list locks: `any` leaves them out, and an
  * error refuses them if the rule names them. `quorum yes` does not go with an acquisition that the proxy could not
  * undo, or whose end is not known. */
-static bool rule_fits(struct lock_rule *rule, char *error, size_t size) {
-    const char *wrong = NULL;
+static bool rule_fits(struct lock_rule *rule, const struct directive_words *d) {
     bool audit = rule->mode == LOCK_MODE_AUDIT, quorum = rule->quorum == LOCK_QUORUM_YES && rule->mode != LOCK_MODE_OFF;
     if (rule->lock_delay_ms > GUARD_OUTLIVES_MS)
-        wrong = "option lock-delay: expected a time up to 10s, like 2s, or 0 for none";
-    else if (rule->lock_delay_ms > 0 && rule->kinds != LOCK_KIND_STRING)
-        wrong = "option lock-delay: expected kind string alone";
-    else if (rule->lock_delay_ms > 0 && rule->wait_ms > 0)
-        wrong = "option lock-delay: expected a rule without wait";
-    else if (audit && rule->kinds & LOCK_KIND_LIST && rule->kinds != LOCK_KIND_ANY)
-        wrong = "mode audit knows no list locks: expected mode off or enforce for kind list (what a queue looks like, "
-                "PROXY ADVISE says under mode off, too)";
-    else if (quorum && audit)
-        wrong = "quorum yes: mode audit confirms no lock: expected mode enforce";
-    else if (quorum && rule->kinds & ~(LOCK_KIND_STRING | LOCK_KIND_HASH | LOCK_KIND_COUNTER))
-        wrong = "quorum yes: an acquisition in a list can't be undone: expected kind string, hash or counter";
-    else if (quorum && rule->lease_ms == 0)
-        wrong = "quorum yes: a lock that witnesses know has an end: expected a lease above 0";
-    if (wrong)
-        snprintf(error, size, "%s", wrong);
+        return wrong(d, "option lock-delay: expected a time up to 10s, like 2s, or 0 for none");
+    if (rule->lock_delay_ms > 0 && rule->kinds != LOCK_KIND_STRING)
+        return wrong(d, "option lock-delay: expected kind string alone");
+    if (rule->lock_delay_ms > 0 && rule->wait_ms > 0)
+        return wrong(d, "option lock-delay: expected a rule without wait");
+    if (audit && rule->kinds & LOCK_KIND_LIST && rule->kinds != LOCK_KIND_ANY)
+        return wrong(d,
+                     "mode audit knows no list locks: expected mode off or enforce for kind list (what a queue looks "
+                     "like, PROXY ADVISE says under mode off, too)");
+    if (quorum && audit)
+        return wrong(d, "quorum yes: mode audit confirms no lock: expected mode enforce");
+    if (quorum && rule->kinds & ~(LOCK_KIND_STRING | LOCK_KIND_HASH | LOCK_KIND_COUNTER))
+        return wrong(d, "quorum yes: an acquisition in a list can't be undone: expected kind string, hash or counter");
+    if (quorum && rule->lease_ms == 0)
+        return wrong(d, "quorum yes: a lock that witnesses know has an end: expected a lease above 0");
     if (audit)
         rule->kinds &= ~(unsigned)LOCK_KIND_LIST;
     rule->quorum = quorum ? LOCK_QUORUM_YES : LOCK_QUORUM_NO;
     rule->unusual = rule->wait_ms > 0 || quorum;
     rule->confirms = rule->replicas > 0 || quorum;
-    return !wrong;
+    return true;
 }
 
 uint64_t lock_rule_hash(const char *pattern, size_t len) {
@@ -422,9 +432,12 @@ const char *lock_rules_add(struct lock_rules *rules, const char *const *words, s
                            size_t error_size) {
     if (count == 0 || !*words[0])
         return "expected a key pattern, then options and their values";
+    const struct directive_words d = {words + 1, count - 1, error, error_size};
     struct rule_entry *entry = entry_new(rules, words[0]);
-    if (!rule_read(&entry->rule, words + 1, count - 1, error, error_size) ||
-        !rule_fits(&entry->rule, error, error_size)) {
+    struct lock_rule *rule = &entry->rule;
+    bool given[OPTION_COUNT] = {false};
+    if (!options_read(OPTIONS, OPTION_COUNT, given, rule, &d) ||
+        (rule->kinds == LOCK_KIND_SEMAPHORE && !semaphore_read(rule, given, &d)) || !rule_fits(rule, &d)) {
         entry_free(entry);
         return error;
     }
@@ -435,12 +448,24 @@ const char *lock_rules_add(struct lock_rules *rules, const char *const *words, s
 
 const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *words, size_t count, char *error,
                                  size_t error_size) {
-    struct lock_fence *fence = lock_fence_new(words, count, error, error_size);
-    if (!fence)
+    if (count < 3 || !*words[0] || strcasecmp(words[1], "by") != 0 || !*words[2])
+        return "expected PATTERN by LOCK, then options and their values";
+    const struct directive_words d = {words + 3, count - 3, error, error_size};
+    int stars = lock_fence_stars(words[0], true), of_lock = lock_fence_stars(words[2], false);
+    if (stars > LOCK_FENCE_STARS || of_lock > stars) {
+        wrong(&d, "%d stars in PATTERN, %d in LOCK: expected no more in LOCK, and at most %d", stars, of_lock,
+              LOCK_FENCE_STARS);
         return error;
+    }
     struct rule_entry *entry = entry_new(rules, words[0]);
+    struct lock_fence *fence = entry->rule.fence = memory_zalloc(sizeof(*fence));
+    bool given[FENCE_OPTION_COUNT] = {false};
     entry->rule.mode = LOCK_MODE_OFF;
-    entry->rule.fence = fence;
+    fence->lock = memory_strdup(words[2]);
+    if (!options_read(FENCE_OPTIONS, FENCE_OPTION_COUNT, given, fence, &d)) {
+        entry_free(entry);
+        return error;
+    }
     entry_add(rules, &rules->fences, &rules->fence_count, entry);
     lock_rules_fenced_by(rules, rules);
     return NULL;
@@ -543,46 +568,52 @@ const struct lock_rule *lock_rules_fence_of(const struct lock_rules *rules, cons
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
-/* Appends formatted text to `out`, as far as it fits. *len grows by the length of the whole text. */
-static void __attribute__((format(printf, 4, 5))) append(char *out, size_t size, size_t *len, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(*len < size ? out + *len : NULL, *len < size ? size - *len : 0, format, args);
-    va_end(args);
-    if (n > 0)
-        *len += (size_t)n;
-}
-
-size_t lock_rule_word(const char *pattern, char *out, size_t size) {
-    size_t len = 0;
+void lock_rule_word(struct text *out, const char *pattern) {
     const unsigned char *p = (const unsigned char *)pattern;
     while (*p > ' ' && *p != 0x7f && *p != '"' && *p != '\'')
         p++;
     if (!*p) { /* the configuration's reader takes it as it is */
-        append(out, size, &len, "%s", pattern);
-        return len;
+        text_printf(out, "%s", pattern);
+        return;
     }
-    append(out, size, &len, "\"");
+    text_printf(out, "\"");
     for (p = (const unsigned char *)pattern; *p; p++) {
         if (*p == '"' || *p == '\\')
-            append(out, size, &len, "\\%c", *p);
+            text_printf(out, "\\%c", *p);
         else
-            append(out, size, &len, *p < ' ' || *p == 0x7f ? "\\x%02x" : "%c", *p);
+            text_printf(out, *p < ' ' || *p == 0x7f ? "\\x%02x" : "%c", *p);
     }
-    append(out, size, &len, "\"");
+    text_printf(out, "\"");
+}
+
+/* Writes the directive of a rule, or of its fence if that is not NULL. */
+static size_t directive_text(const struct lock_rule *rule, const struct lock_fence *fence, char *out, size_t size) {
+    const struct rule_option *options = fence ? FENCE_OPTIONS : OPTIONS;
+    struct text text = {0};
+    lock_rule_word(&text, rule->pattern);
+    if (fence) {
+        text_printf(&text, " by ");
+        lock_rule_word(&text, fence->lock);
+    }
+    for (size_t i = 0; i < (fence ? FENCE_OPTION_COUNT : OPTION_COUNT); i++) {
+        char value[48];
+        if (!fence && rule->kinds == LOCK_KIND_SEMAPHORE && !option_of_semaphores(&options[i]))
+            continue;
+        option_text(&options[i], fence ? (const void *)fence : rule, value, sizeof(value));
+        text_printf(&text, " %s %s", options[i].name, value);
+    }
+    size_t len = text.len;
+    snprintf(out, size, "%s", text.data);
+    text_clear(&text);
     return len;
 }
 
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size) {
-    size_t len = lock_rule_word(rule->pattern, out, size);
-    for (size_t i = 0; i < OPTION_COUNT; i++) {
-        char value[48];
-        if (rule->kinds == LOCK_KIND_SEMAPHORE && !option_of_semaphores(&OPTIONS[i]))
-            continue;
-        option_text(&OPTIONS[i], rule, value, sizeof(value));
-        append(out, size, &len, " %s %s", OPTIONS[i].name, value);
-    }
-    return len;
+    return directive_text(rule, NULL, out, size);
+}
+
+size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size) {
+    return directive_text(rule, rule->fence, out, size);
 }
 
 /* ---- guard records ------------------------------------------------------------------------- */

@@ -1,7 +1,12 @@
 /*
- * Lock rules: which keys are locks, and how the proxy treats them. The first matching rule applies. A fence (fence.h)
- * is a rule about data that is written under a lock.
- * A set of rules is immutable once built, reference-counted, and replaced as a whole by a reload.
+ * Lock rules: which keys are locks, and how the proxy treats them. The first matching rule applies. A set of rules is
+ * immutable once built, reference-counted, and replaced as a whole by a reload.
+ *
+ * A fence is a rule about data that is written under a lock. A session whose lease is over cannot write the data any
+ * more once another session has acquired the lock.
+ *
+ *      fence stock:* by lock:stock:* mode audit
+ *            PATTERN    LOCK
  */
 #pragma once
 
@@ -10,14 +15,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct text;
+
 enum lock_mode { LOCK_MODE_ENFORCE, LOCK_MODE_AUDIT, LOCK_MODE_OFF };
 enum lock_owner { LOCK_OWNER_AUTO, LOCK_OWNER_CONNECTION, LOCK_OWNER_CLIENT, LOCK_OWNER_ANY };
 enum lock_renew { LOCK_RENEW_AUTO, LOCK_RENEW_ALWAYS, LOCK_RENEW_NEVER };
 enum lock_on_disconnect { LOCK_DISCONNECT_KEEP, LOCK_DISCONNECT_RELEASE };
 enum lock_quorum { LOCK_QUORUM_NO, LOCK_QUORUM_YES };
 enum lock_on_loss { LOCK_LOSS_TELL, LOCK_LOSS_CLOSE, LOCK_LOSS_ERROR };
-/* What counts as a lock under a rule, as bits. A command of another kind passes unchanged, unless it would remove or
- * change another session's live lease. */
+/* What counts as a lock, as bits. A command of another kind passes unchanged, unless it would remove or change another
+ * session's live lease. */
 enum lock_kind {
     LOCK_KIND_STRING = 1,
     LOCK_KIND_LIST = 2,
@@ -31,7 +38,18 @@ enum lock_permits { LOCK_PERMITS_NONE, LOCK_PERMITS_AUDITED, LOCK_PERMITS_RETURN
 
 enum { LOCK_MEMORY_AUTO = -1 };
 
-struct lock_fence; /* fence.h */
+enum lock_unlocked { LOCK_UNLOCKED_PASS, LOCK_UNLOCKED_REFUSE };
+
+enum { LOCK_FENCE_STARS = 16 };
+
+struct lock_fence {
+    char *lock; /* the lock's name; its n-th star takes the text of the pattern's n-th star */
+    enum lock_mode mode;
+    enum lock_unlocked unlocked;  /* writes by sessions that have never held the lock */
+    atomic_uint_fast64_t late;    /* writes by sessions that had lost the lock, in any mode */
+    atomic_uint_fast64_t refused; /* refused writes */
+    atomic_bool unnamed;          /* a session whose client has no name has written under the lock */
+};
 
 struct lock_rule {
     struct lock_rules *set; /* the set it belongs to; a reference to the set keeps the rule alive */
@@ -63,8 +81,8 @@ struct lock_rule {
     atomic_uint_fast64_t hits;
 };
 
-/* For how many ms witnesses are asked to remember a lease that has so many left: longer than Redis keeps it and its
- * holder believes in it, although clocks differ a little in their rates, and answers take up to the timeout. */
+/* For how many ms witnesses remember a lease that has so many left: longer than Redis keeps it and its holder believes
+ * in it, although clocks differ a little in their rates, and answers take up to the timeout. */
 static inline int64_t lock_promise_ms(int64_t lease_ms, int64_t timeout_ms) {
     return lease_ms + lease_ms / 16 + 2 * timeout_ms;
 }
@@ -75,40 +93,37 @@ static inline int64_t lock_promise_longest_ms(int64_t quarantine_ms, int64_t tim
 
 struct lock_rules;
 
-/* Makes an empty set with one reference. */
 struct lock_rules *lock_rules_new(void);
-/* Takes a reference, and gives one back; NULL is allowed. */
+/* NULL is allowed. */
 struct lock_rules *lock_rules_ref(struct lock_rules *rules);
 void lock_rules_unref(struct lock_rules *rules);
 
-/* Adds a rule from its words: PATTERN [OPTION VALUE] .... Returns NULL, or what is wrong (static or in `error`,
- * which has room for error_size bytes): option, value and what was expected. */
+/* Adds a rule from its words: PATTERN [OPTION VALUE] .... Returns NULL, or what is wrong, static or in `error`. */
 const char *lock_rules_add(struct lock_rules *rules, const char *const *words, size_t count, char *error,
                            size_t error_size);
 
-/* Sets `fenced` and `fence_enforced` of each lock rule of a set: whether a fence of `fences` may name its locks.
- * `fences` is the same set or the set that replaces it. Other threads may be using the rules. */
+/* Sets `fenced` and `fence_enforced` of a set's lock rules. `fences` is the same set or the one that replaces it. Other
+ * threads may be using the rules. */
 void lock_rules_fenced_by(struct lock_rules *rules, const struct lock_rules *fences);
 
 size_t lock_rules_count(const struct lock_rules *rules);
 const struct lock_rule *lock_rules_get(const struct lock_rules *rules, size_t i);
 
-/* The first rule whose pattern matches, or NULL; counts the hit. A rule with mode off matches too: it exempts. */
+/* The first rule that matches, or NULL; counts the hit. A rule with mode off matches too: it exempts. */
 const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len);
 
-/* Adds a fence from its words, as lock_rules_add adds a lock rule. The two functions below list a set's fences. */
+/* The same for a fence: PATTERN by LOCK [OPTION VALUE] .... The two functions below list a set's fences. */
 const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *words, size_t count, char *error,
                                  size_t error_size);
 size_t lock_rules_fence_count(const struct lock_rules *rules);
 const struct lock_rule *lock_rules_fence(const struct lock_rules *rules, size_t i);
 
-/* Finds the lock rule as lock_rules_match does. If none matches, or its mode is off and it is no rule of semaphores,
- * finds the first matching fence (->fence is not NULL then), unless the fence's mode is off. */
+/* The lock rule as lock_rules_match finds it. If there is none, or its mode is off and it is no rule of semaphores, the
+ * first matching fence, unless its mode is off. */
 const struct lock_rule *lock_rules_watch(const struct lock_rules *rules, const char *key, size_t len);
 
-/* The rule that lock_rules_match would find, or NULL; counts no hit. */
+/* The rule that lock_rules_match would find, and the fence that lock_rules_watch would, or NULL; count no hit. */
 const struct lock_rule *lock_rules_rule_of(const struct lock_rules *rules, const char *key, size_t len);
-/* The fence that lock_rules_watch would find, or NULL; counts no hit. */
 const struct lock_rule *lock_rules_fence_of(const struct lock_rules *rules, const char *key, size_t len);
 
 /* Writes what an operator may not have meant with rule i (or fence i): no key comes to it, a bracket is open, or its
@@ -118,24 +133,39 @@ size_t lock_rule_doubt(const struct lock_rules *rules, size_t i, bool fence, cha
 /* Writes a word for an error message, on one line, cut to `size`. */
 void lock_rule_word_show(const char *word, char *out, size_t size);
 
-/* Writes a pattern as a word of the configuration, quoted if necessary. Returns the length. */
-size_t lock_rule_word(const char *pattern, char *out, size_t size);
+/* Appends a pattern as a word of the configuration, quoted if necessary. */
+void lock_rule_word(struct text *out, const char *pattern);
 
-/* Writes the rule as its directive, for PROXY RULES: "lock:* mode enforce owner auto ...". Returns the whole length,
- * also where `size` cuts the text, as snprintf does. */
+/* Writes the rule, or its fence, as its directive: "lock:* mode enforce owner auto ...". Returns the whole length, also
+ * where `size` cuts the text, as snprintf does. */
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
+size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size);
 
-/* Hashes a rule's pattern, for lock_rule.hash. The hash is the same in every process. */
+/* Writes the name of a key's lock, of which at most `size` bytes are written. Returns its length; 0: there is none.
+ * lock_fence_name needs no fence: `lock` gets in place of its n-th star what the n-th star of `pattern` matches. */
+size_t lock_fence_name(const char *pattern, size_t pattern_len, const char *lock, const char *key, size_t len,
+                       char *out, size_t size);
+/* How many stars a pattern or a lock's name has. A star in a class does not count (`classes`: there are none in a
+ * name). */
+int lock_fence_stars(const char *p, bool classes);
+size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len, char *out, size_t size);
+
+/* Writes a warning if clients without names count as one, because the rule of an enforced fence's lock has owner auto.
+ * Returns the length; 0: there is none. */
+size_t lock_fence_blur(const struct lock_rules *rules, const struct lock_rule *fence, char *out, size_t size);
+
+/* Each fence's lock must match a lock rule, and must not be fenced data. False: `error` says what is wrong. */
+bool lock_fences_check(const struct lock_rules *rules, char *error, size_t error_size);
+
+/* For lock_rule.hash; the same in every process. */
 uint64_t lock_rule_hash(const char *pattern, size_t len);
 
-/* Writes a guard record's key, lockkeeper:{TAG}:KEY, TAG hashing to KEY's slot: at most LOCK_GUARD_EXTRA + len bytes.
- * Returns the length. */
+/* Writes a guard record's key, lockkeeper:{TAG}:KEY, TAG hashing to KEY's slot. Returns its length. */
 enum { LOCK_GUARD_EXTRA = 24 };
 size_t lock_guard_key(const char *key, size_t len, char *out);
-/* The length of a guard record's key, if KEY's slot is known. */
+/* The same length, if KEY's slot is known. */
 size_t lock_guard_len(size_t len, uint16_t slot);
-/* Writes a guard record's key without KEY at its end. A few bytes of `out` behind it may be overwritten. Returns the
- * length. */
+/* Writes the key without KEY at its end, and perhaps a few bytes behind it. Returns the length. */
 size_t lock_guard_head_write(uint16_t slot, char *out);
 /* Whether a key is a guard record's name. */
 bool lock_guard_is(const char *key, size_t len);

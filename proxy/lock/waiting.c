@@ -157,10 +157,10 @@ static bool is_freed(const struct waiting *t, uint64_t hash, uint64_t fence) {
 }
 
 static struct waiter *session_waiter(struct waiting *t, uint64_t session) {
-    struct table_link *it = table_chain(&t->sessions, session);
-    while (it && LIST_ENTRY(it, struct waiter, by_session)->session != session)
-        it = it->next;
-    return it ? LIST_ENTRY(it, struct waiter, by_session) : NULL;
+    for (struct table_link *it = table_chain(&t->sessions, session); it; it = it->next)
+        if (session_hash(it) == session)
+            return LIST_ENTRY(it, struct waiter, by_session);
+    return NULL;
 }
 
 struct waiter *waiting_find(struct waiting *t, uint64_t session) {
@@ -176,7 +176,17 @@ const struct lock_key *waiting_key(const struct waiter *w) {
 
 /* ---- joining ------------------------------------------------------------------------------------------- */
 
-static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w) {
+static void try_now(struct waiting_queue *q, struct waiter *w) {
+    invariant(!q->trying, "two attempts are under way for one queue");
+    q->trying = w;
+    q->again = false;
+    w->attempt = ++q->asked;
+}
+
+/* Joins the queue, in the place that is kept for the session if there is one. */
+static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w, struct kept_place *kept) {
+    if (kept)
+        w->place = kept->place;
     invariant_debug(!session_waiter(t, w->session), "a session waits twice");
     struct list_node *behind = q->waiters.prev;
     while (behind != &q->waiters && LIST_ENTRY(behind, struct waiter, link)->place > w->place)
@@ -190,6 +200,8 @@ static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w) {
     w->called = w->mailed = w->last = false;
     q->count++;
     atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed);
+    if (kept)
+        kept_remove(t, kept);
 }
 
 bool waiting_join_behind(struct waiting *t, const struct lock_key *key, uint64_t hash, struct waiter *w,
@@ -201,12 +213,8 @@ bool waiting_join_behind(struct waiting *t, const struct lock_key *key, uint64_t
     struct kept_place *k = first ? kept_find(q, w->session, now_ms) : NULL;
     uint64_t place = k ? k->place : w->place;
     bool joins = first && first->place < place;
-    if (joins) {
-        w->place = place;
-        join(t, q, w);
-        if (k)
-            kept_remove(t, k);
-    }
+    if (joins)
+        join(t, q, w, k);
     pthread_mutex_unlock(&t->mutex);
     return joins;
 }
@@ -226,20 +234,13 @@ enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, 
         list_init(&q->kept);
         table_insert(&t->queues, &q->link, hash);
     }
-    struct kept_place *k = kept_find(q, w->session, now_ms);
-    if (k)
-        w->place = k->place;
-    join(t, q, w);
-    if (k)
-        kept_remove(t, k);
+    join(t, q, w, kept_find(q, w->session, now_ms));
     if (fence)
         q->fence = fence;
     bool freed = is_freed(t, hash, fence);
     enum waiting_joined joined = first_of(q) != w ? JOINED_BEHIND : freed && !q->trying ? JOINED_FREED : JOINED_FIRST;
-    if (joined == JOINED_FREED) {
-        q->trying = w;
-        w->attempt = ++q->asked;
-    }
+    if (joined == JOINED_FREED)
+        try_now(q, w);
     pthread_mutex_unlock(&t->mutex);
     return joined;
 }
@@ -250,7 +251,7 @@ static int64_t waited(const struct waiter *w, int64_t now_ms) {
     return now_ms > w->since_ms ? now_ms - w->since_ms : 0;
 }
 
-/* Whether a session at another proxy has waited longer than the first waiter here. */
+/* Whether a session at another proxy has waited longer than the first waiter. */
 static bool yields(const struct waiting_queue *q, const struct waiter *first) {
     return q->elsewhere_ms < first->since_ms;
 }
@@ -270,13 +271,6 @@ void waiting_elsewhere(struct waiting *t, struct waiter *w, int64_t since_ms) {
 }
 
 /* ---- trying -------------------------------------------------------------------------------------------- */
-
-static void try_now(struct waiting_queue *q, struct waiter *w) {
-    invariant(!q->trying, "two attempts are under way for one queue");
-    q->trying = w;
-    q->again = false;
-    w->attempt = ++q->asked;
-}
 
 /* Puts mail for the waiter's thread: the waiter is to try, or it has become the first waiter. */
 static void call(struct waiting *t, struct waiter *w, bool tries) {
@@ -383,19 +377,6 @@ bool waiting_proves(struct waiting *t, const struct waiter *w, uint64_t *fence) 
     return proves;
 }
 
-/* Tells the waiter behind a waiter that has left. */
-static void call_next(struct waiting *t, struct waiting_queue *q, enum waiting_end end, bool was_first, bool owes) {
-    struct waiter *first = first_of(q);
-    if (!first)
-        return;
-    if (end == WAIT_GRANTED && !owes)
-        call(t, first, false);
-    else if (owes || (was_first && end == WAIT_GONE))
-        call_first(t, q);
-    else if (was_first)
-        call(t, first, false);
-}
-
 void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms) {
     pthread_mutex_lock(&t->mutex);
     struct waiting_queue *q = w->queue;
@@ -426,7 +407,11 @@ void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, in
     w->queue = NULL;
     q->count--;
     atomic_fetch_sub_explicit(&t->count, 1, memory_order_relaxed);
-    call_next(t, q, end, was_first, owes);
+    struct waiter *first = first_of(q);
+    if (first && (owes || (was_first && end == WAIT_GONE)))
+        call_first(t, q);
+    else if (first && (was_first || end == WAIT_GRANTED))
+        call(t, first, false);
     queue_settle(t, q);
     pthread_mutex_unlock(&t->mutex);
 }
@@ -508,7 +493,7 @@ struct edge {
     struct text who, name;
 };
 
-/* What a session waits for. False: it does not wait. */
+/* False: the session does not wait. */
 static bool edge_of(struct waiting *t, uint64_t session, struct edge *to) {
     pthread_mutex_lock(&t->mutex);
     const struct waiter *w = session_waiter(t, session);
@@ -537,11 +522,11 @@ bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, 
         if (at == session && steps == 0) /* the engine does not yet know the lease that has refused the session */
             break;
         circle = at == session;
-        if (circle)
+        if (circle) {
+            text_printf(out, " the first");
             break;
+        }
     }
-    if (circle)
-        text_printf(out, " the first");
     text_clear(&edge.who);
     text_clear(&edge.name);
     return circle;

@@ -317,7 +317,8 @@ void workload_crossed(struct workload *f, struct peer *a, struct peer *b) {
 /* `whence`: another proxy has learnt it, or nothing. */
 static void report_pooled(struct shard *sh, const struct workload *f, const struct lock_key *key, const char *whence,
                           int64_t now_ms) {
-    struct occasion on = {.now_ms = now_ms, .key = *key, .client = f->client, .rule = f->rule, .identity = f->client};
+    struct lock_incident on = {
+        .time_ms = now_ms, .key = *key, .client = f->client, .rule = f->rule, .identity = f->client};
     incident_report(sh, INCIDENT_SHARED, &on,
                     "%sreleases come over other connections than acquisitions: keys like %s are the client's from now "
                     "on, whichever connection speaks",

@@ -120,14 +120,6 @@ static bool extend(struct model_key *k, struct lock_event *sight, bool condition
     return true;
 }
 
-static bool swap(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
-    bool sure = known(k);
-    sight->old = k->state == MODEL_PRESENT ? "" : NULL;
-    sight->effect = EFFECT_DONE;
-    there(k, PTTL_NONE, now_ms);
-    return sure;
-}
-
 /* A command has left the key there, and given it no expiry if it was not there before. */
 static void left_there(struct model_key *k, bool sure, int64_t now_ms) {
     if (!sure)
@@ -159,23 +151,6 @@ static bool pass(struct model_key *k, struct lock_event *sight, int64_t now_ms) 
     return true;
 }
 
-/* ---- lists ---- */
-
-static bool push(struct model_key *k, struct lock_event *sight, uint64_t node, int64_t now_ms) {
-    k->assumed = !known(k) && !k->seen_ms;
-    if (k->assumed)
-        gone(k);
-    bool sure = known(k) && k->listed && k->nodes < MODEL_NODES;
-    left_there(k, sure, now_ms);
-    k->listed = sure;
-    if (sure)
-        k->node[k->nodes++] = node;
-    sight->count = k->nodes;
-    sight->by = 1;
-    sight->effect = EFFECT_DONE;
-    return sure;
-}
-
 static void node_remove(struct model_key *k, size_t at) {
     k->nodes--;
     memmove(k->node + at, k->node + at + 1, (k->nodes - at) * sizeof(k->node[0]));
@@ -187,7 +162,17 @@ static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms)
     uint64_t node = value_of(sight->value, sight->value_len);
     bool sure = known(k) && k->listed;
     if (sight->verb == LOCK_QUEUE_PUSH) {
-        sure = push(k, sight, node, now_ms);
+        k->assumed = !known(k) && !k->seen_ms;
+        if (k->assumed)
+            gone(k);
+        sure = known(k) && k->listed && k->nodes < MODEL_NODES;
+        left_there(k, sure, now_ms);
+        k->listed = sure;
+        if (sure)
+            k->node[k->nodes++] = node;
+        sight->count = k->nodes;
+        sight->by = 1;
+        sight->effect = EFFECT_DONE;
     } else if (sight->verb == LOCK_QUEUE_REMOVE) {
         size_t at = 0, nodes = sure ? k->nodes : 0;
         while (at < nodes && k->node[at] != node)
@@ -220,13 +205,12 @@ static bool says_no(const struct model_key *k, const struct lock_event *sight, b
 }
 
 bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, bool hash, int64_t now_ms) {
-    bool sure = true;
+    bool sure = true, no = sight->compares && says_no(k, sight, &sure);
     k->asked = k->assumed = false;
-    if (sight->compares && says_no(k, sight, &sure)) {
+    if (no || !sure) {
         sight->effect = EFFECT_NOTHING;
-    } else if (!sure) { /* the command compares, and may have done nothing */
-        unknown(k);
-        sight->effect = EFFECT_NOTHING;
+        if (!no) /* it may have done something */
+            unknown(k);
     } else if (sight->queue == QUEUE_POP) {
         sure = queue(k, sight, now_ms);
     } else {
@@ -249,7 +233,10 @@ bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, 
             there(k, sight->pttl_ms == PTTL_UNKNOWN ? PTTL_NONE : sight->pttl_ms, now_ms);
             break;
         case LOCK_SWAP:
-            sure = swap(k, sight, now_ms);
+            sure = known(k);
+            sight->old = k->state == MODEL_PRESENT ? "" : NULL;
+            sight->effect = EFFECT_DONE;
+            there(k, PTTL_NONE, now_ms);
             break;
         case LOCK_COUNT_UP:
         case LOCK_COUNT_DOWN:

@@ -227,15 +227,13 @@ static void field_copy(char *out, size_t size, const char *line, size_t len, con
     const char *end = line + len;
     size_t n = strlen(field);
     out[0] = '\0';
-    for (const char *stop; (size_t)(end - line) > n; line = stop + 1) {
+    for (const char *stop; (size_t)(end - line) > n; line = stop + (stop < end)) {
         stop = memchr(line, ' ', (size_t)(end - line));
         stop = stop ? stop : end;
         if ((size_t)(stop - line) >= n && memcmp(line, field, n) == 0) {
             copy(out, size, line + n, (size_t)(stop - line) - n);
             return;
         }
-        if (stop == end)
-            return;
     }
 }
 
@@ -304,16 +302,6 @@ static bool in_script(const struct monitor_tap *o, const struct lock_event *sigh
            memcmp(sight->key.name, key->name, key->len) == 0;
 }
 
-/* Notes what a command of a script does to its lock: the whole script is reported as one event. */
-static void script_does(struct monitor_tap *o, const struct lock_event *sight) {
-    if (sight->effect == EFFECT_LOST)
-        return;
-    if (sight->verb == LOCK_RELEASE && sight->effect == EFFECT_DONE)
-        o->script_deleted = true;
-    else if (sight->verb != LOCK_READ && sight->verb != LOCK_QUEUE_READ)
-        o->script_wrote = true;
-}
-
 /* Whether the command sets a field of a hash if it is not there. */
 static bool sets_field(const struct command *c) {
     return c->id == COMMAND_HSETNX || c->id == COMMAND_HSETEX;
@@ -327,13 +315,11 @@ static struct lock_interest interest_of(struct monitor_tap *o, const struct talk
 static void tell(struct monitor_tap *o, const struct talker *t, const struct command *c, struct lock_event *sight,
                  bool sure) {
     const struct lock_interest in = interest_of(o, t);
-    const struct lock_key *key = &sight->key;
-    if (!event_wanted(&in, c, &o->request, o->bytes.data, key->name, key->len))
-        return;
-    if (sure) {
+    bool wanted = event_wanted(&in, c, &o->request, o->bytes.data, sight->key.name, sight->key.len);
+    if (wanted && sure)
         note(o, t, seen_of(sight), sight);
+    if (!wanted || sure)
         return;
-    }
     o->counts.unsure += sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_RELEASE || sight->verb == LOCK_COUNT_UP ||
                         sight->verb == LOCK_COUNT_DOWN;
     if (sight->verb == LOCK_ACQUIRE && !sets_field(c))
@@ -396,10 +382,15 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     if (was_unknown && acquires && !scripted)
         ask_for(o, &sight, hash);
     o->counts.assumed += k->assumed && sight.verb == LOCK_ACQUIRE; /* a push alone is no attempt */
-    if (scripted && in_script(o, &sight))
-        script_does(o, &sight);
-    else
+    if (!scripted || !in_script(o, &sight)) {
         tell(o, t, c, &sight, sure);
+        return;
+    }
+    /* The whole script is reported as one event. */
+    bool deletes = sight.verb == LOCK_RELEASE && sight.effect == EFFECT_DONE;
+    o->script_deleted |= deletes;
+    o->script_wrote |=
+        !deletes && sight.effect != EFFECT_LOST && sight.verb != LOCK_READ && sight.verb != LOCK_QUEUE_READ;
 }
 
 /* Reports what a command does to a list or sorted set that may be a semaphore. Each pop counts as one that has found a
@@ -475,14 +466,14 @@ static void script_called(struct monitor_tap *o, const struct monitor_line *line
 /* A connection's CLIENT commands about itself. */
 static void on_client(struct monitor_tap *o, struct talker *t) {
     const struct resp_request *r = &o->request;
-    const char *bytes = o->bytes.data;
     size_t len;
-    bool name = r->argc == 3 && request_arg_is(r, bytes, 1, "setname");
-    bool library = r->argc == 4 && request_arg_is(r, bytes, 1, "setinfo") && request_arg_is(r, bytes, 2, "lib-name");
-    if (!name && !library)
+    const char *bytes = o->bytes.data, *last = request_arg(r, bytes, r->argc - 1, &len);
+    if (r->argc == 3 && request_arg_is(r, bytes, 1, "setname"))
+        copy(t->name, sizeof(t->name), last, len);
+    else if (r->argc == 4 && request_arg_is(r, bytes, 1, "setinfo") && request_arg_is(r, bytes, 2, "lib-name"))
+        copy(t->library, sizeof(t->library), last, len);
+    else
         return;
-    const char *text = request_arg(r, bytes, r->argc - 1, &len);
-    copy(name ? t->name : t->library, name ? sizeof(t->name) : sizeof(t->library), text, len);
     t->told = o->lists;
     identify(o, t);
 }
@@ -493,32 +484,30 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
     switch ((int)c->id) {
     case COMMAND_CLIENT:
         on_client(o, t);
-        return true;
+        break;
     case COMMAND_WATCH:
-        t->watches = true;
-        return true;
     case COMMAND_EXEC:
     case COMMAND_DISCARD:
     case COMMAND_UNWATCH:
-        t->watches = false;
-        return true;
+        t->watches = c->id == COMMAND_WATCH;
+        break;
     case COMMAND_QUIT:
         talker_left(o, t);
-        return true;
+        break;
     case COMMAND_FLUSHALL:
     case COMMAND_FLUSHDB:
     case COMMAND_SWAPDB:
         memset(&o->model, 0, sizeof(o->model)); /* all keys are forgotten */
-        return true;
+        break;
     case COMMAND_SCRIPT:
         event_script_loaded(o->observer, &o->request, o->bytes.data);
-        return true;
+        break;
     default:
-        if (!script_is(c))
-            return false;
-        script_called(o, line, c);
-        return true;
+        if (script_is(c))
+            script_called(o, line, c);
+        return script_is(c);
     }
+    return true;
 }
 
 void tap_answer(struct monitor_tap *o, int64_t pttl_ms) {

@@ -18,7 +18,7 @@ struct monitor_line {
     size_t words_len;
 };
 
-/* False: it is not a line of MONITOR's. */
+/* False: it is no line of MONITOR's. */
 bool monitor_line_read(struct monitor_line *to, const char *line, size_t len);
 /* Writes the command in RESP to *bytes, and scans it. False: it is no command. */
 bool monitor_args_read(const struct monitor_line *line, struct text *bytes, struct resp_request *request);
@@ -52,14 +52,13 @@ struct model_key {
 struct model {
     struct model_key keys[MODEL_SETS][MODEL_WAYS];
 };
-/* The state of a key at this time, after expiries. NULL: it is not followed. Valid until the next call of
- * model_follow. */
+/* The state of a key at this time; NULL: it is not followed. */
 struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms);
-/* The state of a key, which is followed from now on. If its set is full, the key with the oldest last command makes
- * room. Valid until the next call. */
+/* The same, followed from now on; the key with the oldest last command makes room. Both are valid until the next call.
+ */
 struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms);
-/* Gives the sight the effect of its command, as far as it follows from the state, and updates the state. `hash`: it
- * concerns a field. False: the result is not known. */
+/* Gives the sight its effect, as far as it follows from the state, and updates the state. `hash`: it concerns a field.
+ * False: the result is not known. */
 bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, bool hash, int64_t now_ms);
 /* PTTL has answered: the key was there, or not. */
 void model_told(struct model_key *k, int64_t pttl_ms, int64_t at_ms);

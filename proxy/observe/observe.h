@@ -45,10 +45,8 @@ enum seen_event {
     SEEN_UNADDED
 };
 
-/* Kinds of locks, as bits. */
-enum { ADVISE_STRING = 1, ADVISE_LIST = 2, ADVISE_HASH = 4, ADVISE_COUNTER = 8 };
-/* Beside them in a row: lists of tokens, and sorted sets, which may be semaphores. */
-enum { ADVISE_PERMITS = 16 };
+/* Kinds of locks, as bits. In a row, ADVISE_PERMITS: lists and sorted sets that may be semaphores. */
+enum { ADVISE_STRING = 1, ADVISE_LIST = 2, ADVISE_HASH = 4, ADVISE_COUNTER = 8, ADVISE_PERMITS = 16 };
 
 /* What a command means for advice, with the kind of lock. */
 enum {
@@ -56,7 +54,7 @@ enum {
     ADVISES_FIRST = 16 /* it acquires if it answers 1 */,
     ADVISES_ALL = 32 /* it concerns all of its keys */
 };
-/* What a command that ran unchanged did to a lock, from its effect. Removes from *e what says nothing of a lock. */
+/* What a command that ran unchanged did to a lock. Removes from *e what says nothing of a lock. */
 enum seen_event seen_of(struct lock_event *e);
 /* What a command did to a list or sorted set that may be a semaphore, from e->permit. */
 enum seen_event seen_permit(const struct lock_event *e);
@@ -64,23 +62,21 @@ enum seen_event seen_permit(const struct lock_event *e);
 struct observer *observer_new(uint64_t seed);
 void observer_free(struct observer *a);
 
-/* Whether events of this key are wanted now. If keys with the same beginning have many events a minute, only some of
- * the keys are looked at. To be called once for each event, before it is composed. */
+/* Whether events of this key are wanted now: if its group is busy, only some keys are looked at. Called once for each
+ * event. */
 bool observer_samples(struct observer *a, const char *key, size_t len, int64_t now_ms);
 void observer_note(struct observer *a, enum seen_event what, const struct lock_event *e, int64_t now_ms);
-/* Notes the end of a session that has acquired a lock without an expiry; other sessions need not be reported.
- * `one_shot`: its client was a one-shot client. */
+/* A session has ended that has acquired a lock without an expiry; other sessions need not be reported. */
 void observer_left(struct observer *a, uint64_t session_id, bool one_shot);
 
 /* ---- fences: data that is written while a lock is held ------------------------------------------ */
 
-/* observer_lock_seen notes that a lock of a rule has been acquired; observer_lock_taken notes which lock, by which
- * client (lock_client_hash). */
+/* A lock of a rule was acquired; which lock, by which client (lock_client_hash). */
 void observer_lock_seen(struct observer *a, int64_t now_ms);
 void observer_lock_taken(struct observer *a, const struct lock_key *lock, uint64_t client);
 /* Whether some of the writes should be looked at: a lock was acquired lately. */
 bool observer_looks(const struct observer *a, int64_t now_ms);
-/* A write of data. `writer` returns the sender's relation to a lock; it must not call this module. */
+/* `writer` returns the sender's relation to a lock; it must not call this module. */
 struct observed_write {
     struct lock_key key;
     uint64_t client; /* lock_client_hash */
@@ -117,13 +113,12 @@ struct advise_text {
     bool endless : 1; /* it sets no expiry */
 };
 struct advise_text advise_script_read(const char *source, size_t len);
-/* Remember a script by the first 8 bytes of its SHA1; return what is known of one. */
+/* Scripts by the first 8 bytes of their SHA1. */
 void observer_script_note(struct observer *a, uint64_t sha1, const struct advise_text *text);
 struct advise_text observer_script(struct observer *a, uint64_t sha1);
 
 /* ---- what was learnt ------------------------------------------------------------------------------ */
 
-/* A session that has tried for locks of a pattern. */
 struct evidence_session {
     uint32_t id;  /* derived from its number; 0: none */
     uint32_t row; /* contended leases in a row that were released over the session that had acquired, this session */
@@ -131,9 +126,9 @@ struct evidence_session {
 
 enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 26 };
 
-/* A row has the counts of a client's locks of one pattern, or of all clients' if they are many. Each release is counted
- * once, in the row of the lock's acquirer. Exception: a loser's release, or one that is late or finds no lock, counts
- * for its sender. */
+/* The counts of a client's locks of one pattern, or of all clients' if they are many. A release is counted once, in the
+ * row of the lock's acquirer. Exception: a loser's release, or one that is late or finds no lock, counts for its
+ * sender. */
 struct evidence {
     char pattern[ADVISE_PATTERN_MAX]; /* "": the row is empty */
     char client[ADVISE_CLIENT_MAX];
@@ -179,7 +174,7 @@ struct evidence {
     char dead_key[ADVISE_PATTERN_MAX];
 };
 
-/* A pattern of data that is written under locks of another pattern, with counts (written_data.c). */
+/* Data that is written under locks of another pattern. */
 struct written_pair {
     char pattern[ADVISE_PATTERN_MAX]; /* of the data; "": unused */
     char lock[ADVISE_PATTERN_MAX];    /* its n-th star stands for the same text as the data's n-th star */
@@ -190,10 +185,8 @@ struct written_pair {
     int64_t last_ms; /* when the last held or late write came */
 };
 
-/* Adds the counts of a row, of the same pattern, to another one. */
 void evidence_add(struct evidence *to, const struct evidence *from);
-/* Calls fn with each row, at most OBSERVED_ROWS. fn must not call this module, and copies what it needs. Before that,
- * counts the locks in their rows that have expired or are dead; now_ms 0: does not look for them. */
+/* Calls fn with each row, which must not call this module. Before that, counts the locks that have expired or are dead;
+ * now_ms 0: does not look for them. */
 void observer_each(struct observer *a, int64_t now_ms, void (*fn)(void *arg, const struct evidence *row), void *arg);
-/* Copies the pairs; returns how many there are. */
 size_t observer_pairs(struct observer *a, struct written_pair out[OBSERVED_PAIRS]);

@@ -90,12 +90,12 @@ struct observer *observer_new(uint64_t seed) {
 }
 
 void observer_free(struct observer *a) {
-    for (size_t i = 0; a && i < OBSERVED_SHARDS; i++) {
+    if (!a)
+        return;
+    for (size_t i = 0; i < OBSERVED_SHARDS; i++) {
         pthread_mutex_destroy(&a->shards[i].mutex);
         memory_free(a->shards[i].shard);
     }
-    if (!a)
-        return;
     pthread_mutex_destroy(&a->fences_mutex);
     memory_free(a->fences);
     memory_free(a);
@@ -117,16 +117,14 @@ static struct evidence_session *row_session(struct evidence *row, uint64_t sessi
     return &row->sessions[session_id(session) % ADVISE_SESSIONS];
 }
 
-static void row_tried(struct evidence *row, uint64_t session) {
-    struct evidence_session *at = row_session(row, session);
-    if (at->id != session_id(session))
-        *at = (struct evidence_session){.id = session_id(session)};
-}
-
-/* Whether the session is remembered as one that has tried for locks of the row. Only a few sessions are remembered:
- * another may have taken its place. */
+/* Whether the session is remembered as one that has tried for locks of the row: another may have taken its place. */
 static bool row_has_tried(struct evidence *row, uint64_t session) {
     return row_session(row, session)->id == session_id(session);
+}
+
+static void row_tried(struct evidence *row, uint64_t session) {
+    if (!row_has_tried(row, session))
+        *row_session(row, session) = (struct evidence_session){.id = session_id(session)};
 }
 
 /* Replaces what differs between two clients' words by a star: 127.0.0.1 name=worker-*. */
@@ -392,21 +390,6 @@ static void place_ends(const struct note *n, struct key_memory *p) {
     p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
 }
 
-/* Makes the session the lock's holder. */
-static void place_take(const struct note *n, struct key_memory *p) {
-    invariant(p->hash, "a lock without a key is taken");
-    p->session = n->session;
-    p->client = n->client;
-    p->value = n->value;
-    p->since_ms = n->now_ms;
-    place_ends(n, p);
-    p->unending = n->sight->pttl_ms < 0 && !of_queue(n->sight);
-    p->contended = p->self_lost = p->shortened = false;
-    p->freed_ms = 0;
-    p->lost = 0;
-    p->held = true;
-}
-
 /* The entry of the session's last attempt on the key, if it was lost. NULL: it was not, or was forgotten; with `make`
  * the oldest entry of the set makes room. */
 static struct lost_attempt *lost_attempt(const struct note *n, bool make) {
@@ -487,7 +470,17 @@ static void note_acquired(struct note *n) {
         n->row->stood_ms += (uint64_t)slept_ms;
     }
     count_one_shot(n->observer, p, n->row);
-    place_take(n, p);
+    invariant(p->hash, "a lock without a key is taken");
+    p->session = n->session;
+    p->client = n->client;
+    p->value = n->value;
+    p->since_ms = n->now_ms;
+    place_ends(n, p);
+    p->unending = n->sight->pttl_ms < 0 && !of_queue(n->sight);
+    p->contended = p->self_lost = p->shortened = false;
+    p->freed_ms = 0;
+    p->lost = 0;
+    p->held = true;
     party_get(p, n->session, 0)->stands = HOLDS;
     lost_no_more(n);
 }
@@ -520,26 +513,12 @@ static void place_taken(struct key_memory *p) {
     party_is(p, p->session, TAKEN);
 }
 
-/* Notes a release over another session of the same client. It counts as crossed if that session has tried for the lock
- * itself, and has no release to come. */
-static void by_sibling(struct evidence *row, const struct note *n) {
-    struct key_memory *p = n->place;
-    bool known = place_party(p, n->session) || !p->forgot;
-    if (!known || !row_has_tried(row, n->session) || stands(p, n->session, TAKEN)) {
-        place_taken(p);
-        return;
-    }
-    row->crossed++;
-    row->row = 0;
-    row_session(row, n->session)->row = 0;
-    if (row_has_tried(row, p->session))
-        row_session(row, p->session)->row = 0;
-    party_is_not(p, p->session, HOLDS);
-}
-
-/* Notes which session released a held lock. */
+/* Notes which session released a held lock. A release over another session of the same client counts as crossed if that
+ * session has tried for the lock itself, and has no release to come. */
 static void note_releaser(struct note *n, struct evidence *row, bool refused) {
     struct key_memory *p = n->place;
+    bool known = place_party(p, n->session) || !p->forgot;
+    bool crosses = known && row_has_tried(row, n->session) && !stands(p, n->session, TAKEN);
     if (p->session == n->session) {
         bool dedicated = release_shows_dedicated(p->contended, p->self_lost);
         row->row += dedicated;
@@ -554,8 +533,15 @@ static void note_releaser(struct note *n, struct evidence *row, bool refused) {
         n->row->late++; /* the lock that it had acquired was over */
     } else if (refused) {
         row->refused++;
+    } else if (p->client == n->client && !crosses) {
+        place_taken(p);
     } else if (p->client == n->client) {
-        by_sibling(row, n);
+        row->crossed++;
+        row->row = 0;
+        row_session(row, n->session)->row = 0;
+        if (row_has_tried(row, p->session))
+            row_session(row, p->session)->row = 0;
+        party_is_not(p, p->session, HOLDS);
     } else if (p->client) {
         row->by_other++;
         row->by_other_bare += !n->sight->scripted;
@@ -614,7 +600,9 @@ static void note_rewritten(struct note *n) {
         note_released(n);
         p->end_ms = end_of(n);
         p->shortened = true;
-    } else if (p && p->shortened && p->session == n->session && left_ms > 0 && !less) {
+        return;
+    }
+    if (p && p->shortened && p->session == n->session && left_ms > 0 && !less) {
         struct evidence *row = place_row(n->sh, p, n->row);
         row->released -= row->released > 0;
         n->row->sent -= n->row->sent > 0;
@@ -622,10 +610,8 @@ static void note_rewritten(struct note *n) {
         p->shortened = false;
         p->held = true;
         party_is(p, n->session, HOLDS);
-        note_extended(n);
-    } else {
-        note_extended(n);
     }
+    note_extended(n);
 }
 
 /* Notes that a session takes its number of a counter back, above zero. A loser does so at once. */
@@ -738,19 +724,6 @@ static void note_odd(struct note *n) {
     }
 }
 
-static void permit_taken(struct note *n) {
-    n->place = n->place ? n->place : place_make(n, n->hash);
-    struct key_session *party = party_get(n->place, n->session, n->now_ms);
-    if (!party)
-        return;
-    bool again = party->stands & KEEPS && (!n->value || party->permit != n->value);
-    party->stands |= KEEPS;
-    party->kept_ms = n->now_ms;
-    party->permit = n->value;
-    if (again)
-        note_odd(n);
-}
-
 /* The place for what was pushed to the list, or popped from it. */
 static uint64_t token_hash(const struct note *n, bool popped) {
     return node_hash(popped ? hash_number(n->hash) : n->hash, ~n->value);
@@ -766,26 +739,21 @@ static bool token_before(struct note *n, bool popped) {
     return before;
 }
 
-/* Notes that the session has given back its own permit. */
-static void permit_returned(struct note *n, const struct key_session *party) {
-    bool beside = false;
-    for (size_t i = 0; i < PARTIES; i++)
-        beside |= &n->place->parties[i] != party && n->place->parties[i].stands & KEEPS;
-    n->place->odd -= n->place->odd > 0;
-    n->counts = true;
-    n->shares = beside && n->now_ms - party->kept_ms >= SHARED_MS;
-}
-
 /* Takes a push, or with `member` a removal. False: the key is not known any more. */
 static bool permit_given(struct note *n, bool member) {
-    bool before = member || token_before(n, false);
+    bool before = member || token_before(n, false), beside = false;
     if (!n->place)
         return false;
     struct key_session *party = place_party(n->place, n->session);
+    for (size_t i = 0; i < PARTIES; i++)
+        beside |= &n->place->parties[i] != party && n->place->parties[i].stands & KEEPS;
     bool keeps = party && party->stands & KEEPS;
     if (keeps && (party->permit == n->value || !(member || party->permit))) {
-        if (before && (!member || party->stands & ASKED))
-            permit_returned(n, party);
+        if (before && (!member || party->stands & ASKED)) { /* the session has given back its own permit */
+            n->place->odd -= n->place->odd > 0;
+            n->counts = true;
+            n->shares = beside && n->now_ms - party->kept_ms >= SHARED_MS;
+        }
         party->stands = (uint8_t)(party->stands & ~(KEEPS | ASKED));
     } else if (keeps || !n->place->forgot) {
         if (!before && !place_find(n->sh, token_hash(n, true), n->epoch) && ++n->place->new == NEW_MAX)
@@ -801,8 +769,17 @@ static bool permit_event(struct note *n, enum seen_event event) {
     bool takes = event == SEEN_POPPED || event == SEEN_ADDED;
     if (n->place ? odd_enough(n->place) : !takes)
         return false;
-    if (takes)
-        permit_taken(n);
+    if (takes && !n->place)
+        n->place = place_make(n, n->hash);
+    struct key_session *party = takes ? party_get(n->place, n->session, n->now_ms) : NULL;
+    if (party) {
+        bool again = party->stands & KEEPS && (!n->value || party->permit != n->value);
+        party->stands |= KEEPS;
+        party->kept_ms = n->now_ms;
+        party->permit = n->value;
+        if (again)
+            note_odd(n);
+    }
     if (event == SEEN_POPPED && n->value && !place_find(n->sh, token_hash(n, false), n->epoch))
         token_before(n, true);
     if (event == SEEN_ASKED && party_get(n->place, n->session, n->now_ms))

@@ -15,7 +15,7 @@
 
 #include "proxy/observe/private.h"
 #include "proxy/base/memory.h"
-#include "proxy/lock/fence.h"
+#include "proxy/lock/rule.h"
 
 enum {
     PAIRS = OBSERVED_PAIRS,

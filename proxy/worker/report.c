@@ -12,7 +12,7 @@
 #include "proxy/base/glob.h"
 #include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
-#include "proxy/lock/fence.h"
+#include "proxy/lock/rule.h"
 #include "proxy/lock/permits.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/commands/commands.h"

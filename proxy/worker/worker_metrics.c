@@ -14,7 +14,6 @@
 #include "proxy/base/handed_board.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/base/memory.h"
-#include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
 #include "proxy/lock/rule.h"
 #include "proxy/witness/witness.h"

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "proxy/config/config.h"
-#include "proxy/lock/fence.h"
+#include "proxy/lock/rule.h"
 
 static char folder[64], home[4096];
 static char error[2048];

@@ -97,9 +97,9 @@ FILES = {
 ROOM_LAYERS = {
     # proxy/lock/ledger.h says what each layer is for.
     "proxy/lock": [
-        ("script_constants.h", "thresholds.h", "hash.h", "rule.h", "fence.h", "hash", "rule", "doubt", "fence"),
+        ("script_constants.h", "thresholds.h", "hash.h", "rule.h", "hash", "rule", "doubt", "fence"),
         ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
-        ("ledger.h", "ledger", "client", "timers", "incident"),
+        ("ledger.h", "ledger", "client", "incident"),
         ("evidence.h", "workload", "claim", "aftermath", "contention"),
         ("lease.h", "lease", "succession"),
         ("choose.h", "attribute", "list_party", "recognise"),

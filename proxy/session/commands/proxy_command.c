@@ -19,7 +19,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/units.h"
-#include "proxy/lock/fence.h"
+#include "proxy/lock/rule.h"
 #include "proxy/lock/permits.h"
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/commands/private.h"

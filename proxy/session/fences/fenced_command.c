@@ -25,7 +25,7 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
-#include "proxy/lock/fence.h"
+#include "proxy/lock/rule.h"
 #include "proxy/session/fences/private.h"
 
 enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, ATTEMPTS_MAX = 32 };
@@ -122,8 +122,13 @@ static void late_note(struct session *s, const struct request_class *k, const st
         text_printf(&action, " for %lld ms, and ", (long long)w->over_ms);
     text_printf(&action, "there was fence %llu since", (unsigned long long)w->newest);
     text_append(&action, "", 1);
-    engine_late_write(s->worker->shared->engine, &s->lock, &f->key, &f->lock, f->rule->pattern, command, who, NULL, 0,
-                      action.data, worker_now(s->worker));
+    struct lock_incident on = {.time_ms = worker_now(s->worker),
+                               .key = f->key,
+                               .rule = f->rule->pattern,
+                               .client = who,
+                               .command = command,
+                               .action = action.data};
+    engine_late_write(s->worker->shared->engine, &s->lock, &f->lock, &on);
     text_clear(&action);
 }
 
@@ -516,8 +521,15 @@ static void question_refused(struct session *s, const struct fence_question *q, 
         struct text action = {0};
         text_printf(&action, "refused: %s", error.data + sizeof("FENCED"));
         text_append(&action, "", 1);
-        engine_late_write(s->worker->shared->engine, &s->lock, &key, &lock, r->key->rule->pattern, q->command, q->who,
-                          r->owner_len ? r->owner : NULL, r->owner_len, action.data, worker_now(s->worker));
+        struct lock_incident on = {.time_ms = worker_now(s->worker),
+                                   .key = key,
+                                   .rule = r->key->rule->pattern,
+                                   .client = q->who,
+                                   .holder = r->owner_len ? r->owner : NULL,
+                                   .holder_len = r->owner_len,
+                                   .command = q->command,
+                                   .action = action.data};
+        engine_late_write(s->worker->shared->engine, &s->lock, &lock, &on);
         text_clear(&action);
     }
     text_printf(out, "-%s\r\n", error.data);

@@ -43,7 +43,13 @@ static void report(struct worker *w, const struct permit *p, enum lock_incident_
         snprintf(action, sizeof(action), "%s: %lld permits %s", reason, (long long)p->n, what);
     else
         snprintf(action, sizeof(action), "%s: %s", reason, what);
-    engine_permit(w->shared->engine, kind, &p->name, p->rule, p->who, "", action, worker_now(w));
+    const struct lock_incident on = {.kind = kind,
+                                     .time_ms = worker_now(w),
+                                     .key = p->name,
+                                     .rule = p->rule->pattern,
+                                     .client = p->who,
+                                     .action = action};
+    engine_report(w->shared->engine, &on);
 }
 
 static void give_up(struct worker *w, struct permit *p, const char *what) {
@@ -277,8 +283,14 @@ static void take(struct reading *x, const struct noted_key *key, struct permit_t
 /* Reports a permit that may have been taken or given back: nothing is done about it. */
 static void lost(struct reading *x, const struct noted_key *key, const char *action) {
     counter_add(&x->w->counters.permits_lost, 1);
-    engine_permit(x->w->shared->engine, INCIDENT_PERMIT_LOST, &key->op.name, key->rule, x->sender.who,
-                  x->note->command->name, action, worker_now(x->w));
+    const struct lock_incident on = {.kind = INCIDENT_PERMIT_LOST,
+                                     .time_ms = worker_now(x->w),
+                                     .key = key->op.name,
+                                     .rule = key->rule->pattern,
+                                     .client = x->sender.who,
+                                     .command = x->note->command->name,
+                                     .action = action};
+    engine_report(x->w->shared->engine, &on);
 }
 
 static void read_count(struct reading *x, const struct noted_key *key) {

@@ -409,9 +409,16 @@ static void note_elsewhere(struct wait *t, const struct lock_result *r) {
 static bool refuse_circle(struct wait *t, const struct lock_call *l) {
     struct worker *w = t->call->request->worker;
     struct text circle = {0};
+    text_printf(&circle, "refused: ");
     bool is = waiting_circle(w->shared->waiting, w->shared->engine, t->waiter.session, worker_steady_ms(w), &circle);
     if (is) {
-        engine_deadlock(w->shared->engine, &l->plan, l->command, l->who, circle.data, worker_now(w));
+        const struct lock_incident on = {.kind = INCIDENT_DEADLOCK,
+                                         .time_ms = worker_now(w),
+                                         .key = l->plan.key,
+                                         .client = l->who,
+                                         .command = l->command,
+                                         .action = circle.data};
+        engine_report(w->shared->engine, &on);
         wait_end(t);
     }
     text_clear(&circle);
