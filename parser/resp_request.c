@@ -6,10 +6,8 @@
  *                                        ^        ^
  *                                        pos      len       args_left 1, bulk_len 5
  *
- * take_arguments is the fast path for arguments that are complete and well formed. Everything else (cut arguments,
- * signs, odd bytes) goes through scan_argument and scan_length_line, which hold the rules.
- *
- * It knows nothing of commands and does not look into arguments.
+ * take_arguments is the fast path for arguments that are complete and well formed. All others go through scan_argument
+ * and scan_length_line, which hold the rules.
  */
 #include "parser/invariant.h"
 #include "parser/resp.h"
@@ -320,12 +318,8 @@ inline enum resp_status resp_request_scan(struct resp_request *r, const char *da
     return scan_slowly(r, data, len, limits);
 }
 
-/*
- * The rest of a request that is forwarded while it arrives. The scanner only counts the bytes still to come, so a
- * request of any size takes the same memory. It accepts and refuses what resp_request_scan does.
- *
- *   $5\r\nhel|lo\r\n$3\r\n...        between calls: bulk_left, or the part of a length line that has come
- */
+/* The rest of a request that is forwarded while it arrives. Between calls only bulk_left is kept, or the part of a
+ * length line that has come. It accepts and refuses what resp_request_scan does. */
 void resp_body_init(struct resp_body *b, const struct resp_request *r) {
     invariant(r->form == RESP_MULTIBULK && r->args_left > 0, "form %d with %zu arguments to come", (int)r->form,
               r->args_left);

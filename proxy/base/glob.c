@@ -2,9 +2,8 @@
  * Globs as Redis matches them (stringmatchlen of Redis 7.0). Its oddities are kept: an unclosed class ends with the
  * pattern, "[a-]" is a range, and only the pattern "*" itself matches an empty text.
  *
- * Every element except '*' takes exactly one byte, so it is enough to remember the last '*'. If the elements after it
- * fail to match, the star takes one more byte. An earlier star is never tried again. Hence no recursion, and at most
- * pattern * text steps.
+ * Every element except '*' takes exactly one byte. If the elements after the last '*' fail to match, it takes one more
+ * byte; an earlier star is never tried again. Hence no recursion, and at most pattern * text steps.
  */
 #include "proxy/base/glob.h"
 

@@ -1,7 +1,7 @@
 /*
- * How facts and measured values are passed to the code that renders them. The folder that knows a fact calls the folder
- * that knows the format; neither includes the other. Tables of numbers contain all names for INFO,
- * /status.json and /metrics; /metrics also gets families with a type, a help text and samples.
+ * How facts and measured values are passed to the code that renders them: the folder that knows a fact and the folder
+ * that knows the format do not include each other. Tables of numbers have all names for INFO, /status.json and
+ * /metrics.
  */
 #pragma once
 
@@ -26,8 +26,7 @@ extern const int64_t histogram_bounds[HISTOGRAM_BOUNDS];
 /* Durations, counted below fixed bounds, for Prometheus; {0} is an empty histogram. One writer; a reader in another
  * thread must synchronise with it. */
 struct histogram {
-    uint64_t counts[HISTOGRAM_BOUNDS +
-                    1]; /* count of durations up to this bound and above the one before; the last: above all bounds */
+    uint64_t counts[HISTOGRAM_BOUNDS + 1]; /* up to this bound, above the one before; the last: above all */
     uint64_t sum_us;
 };
 

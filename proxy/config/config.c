@@ -53,15 +53,9 @@ void words_add(struct config_words *w, const char *text, size_t len) {
     *ARRAY_ADD(w->words, w->count) = memory_strndup(text, len);
 }
 
-void config_forget(char *text, size_t len) {
-    if (text)
-        explicit_bzero(text, len);
-    memory_free(text);
-}
-
 static void words_cut(struct config_words *w, size_t count) {
     for (; w->count > count; w->count--)
-        config_forget(w->words[w->count - 1], strlen(w->words[w->count - 1]));
+        memory_forget(w->words[w->count - 1], strlen(w->words[w->count - 1]));
 }
 
 void words_clear(struct config_words *w) {
@@ -131,7 +125,7 @@ const char *words_split(struct config_words *w, const char *line, size_t len) {
         else
             words_add(w, word, n);
     }
-    config_forget(word, len + 1);
+    memory_forget(word, len + 1);
     if (wrong)
         words_cut(w, before);
     return wrong;
@@ -283,7 +277,7 @@ static char *read_all(int fd, size_t *len) {
         if (*len == cap) {
             char *larger = memory_alloc(cap * 2);
             memcpy(larger, text, cap);
-            config_forget(text, cap);
+            memory_forget(text, cap);
             text = larger;
             cap *= 2;
         }
@@ -380,7 +374,7 @@ static bool include_file(struct reader *r, const struct place *at, const char *p
     if (!text)
         return fail(r, at, NULL, "include '%s': expected a file that can be read: %s", shown, read_error(errno));
     bool done = text_take(r, path, at->depth + 1, text, len);
-    config_forget(text, len);
+    memory_forget(text, len);
     return done;
 }
 
@@ -412,7 +406,7 @@ static bool file_read(struct reader *r, const char *path) {
     if (!text)
         return fail(r, &at, NULL, "expected a configuration file that can be read: %s", read_error(errno));
     bool done = text_take(r, at.file, 0, text, len);
-    config_forget(text, len);
+    memory_forget(text, len);
     if (done && !from_stdin) {
         char *absolute = realpath(path, NULL);
         r->build.config->file = memory_strdup(absolute ? absolute : path);

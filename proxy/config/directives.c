@@ -359,12 +359,8 @@ static bool differs(const struct config *a, const struct config *b, const struct
     d->kind->show(a, d, &x);
     d->kind->show(b, d, &y);
     bool different = x.len != y.len || (x.len > 0 && memcmp(x.data, y.data, x.len) != 0);
-    if (x.len > 0)
-        explicit_bzero(x.data, x.len); /* they may be passwords */
-    if (y.len > 0)
-        explicit_bzero(y.data, y.len);
-    text_clear(&x);
-    text_clear(&y);
+    memory_forget(x.data, x.len); /* they may be passwords */
+    memory_forget(y.data, y.len);
     return different;
 }
 

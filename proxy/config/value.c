@@ -63,7 +63,7 @@ static void text_own(void *value) {
 
 static void text_drop(void *value) {
     char *text = *(char **)value;
-    config_forget(text, text ? strlen(text) : 0);
+    memory_forget(text, text ? strlen(text) : 0);
 }
 
 /* Replaces `to` by copies of all words after the first `skip`. */
