@@ -110,34 +110,29 @@ static void grow_argv(struct resp_request *r) {
 }
 
 /* Finds the end byte of the line at r->pos. Redis uses strchr, so a NUL byte hides the bytes after it. A line may have
- * RESP_INLINE_MAX bytes before its end byte; *too_big says that it has more. */
-static bool find_line_end(struct resp_request *r, const char *data, size_t len, char end_byte, size_t *at,
-                          bool *too_big) {
+ * RESP_INLINE_MAX bytes before its end byte; `too_big` is the error for more. */
+static enum resp_status find_line_end(struct resp_request *r, const char *data, size_t len, char end_byte,
+                                      const char *too_big, size_t *at) {
     invariant(r->pos <= len, "the scanner is at %zu of %zu bytes", r->pos, len);
     size_t from = r->seen > r->pos ? r->seen : r->pos;
     size_t limit = len - r->pos > RESP_INLINE_MAX ? r->pos + RESP_INLINE_MAX + 1 : len;
-    *too_big = len - r->pos > RESP_INLINE_MAX;
-    if (from >= limit || data[from] == '\0') {
-        r->seen = from;
-        return false;
+    const char *start = data + from, *end = NULL, *nul = NULL;
+    if (from < limit && *start != '\0') {
+        end = memchr(start, end_byte, limit - from);
+        from = end ? (size_t)(end - data) : limit;
+        nul = memchr(start, '\0', (size_t)(data + from - start));
     }
-    const char *end = memchr(data + from, end_byte, limit - from);
-    size_t stop = end ? (size_t)(end - data) : limit;
-    const char *nul = memchr(data + from, '\0', stop - from);
-    if (nul || !end) {
-        r->seen = nul ? (size_t)(nul - data) : limit;
-        return false;
-    }
-    r->seen = stop;
-    *at = stop;
-    return true;
+    r->seen = *at = nul ? (size_t)(nul - data) : from;
+    if (end && !nul)
+        return RESP_OK;
+    return len - r->pos > RESP_INLINE_MAX ? bad(&r->error, too_big) : RESP_MORE;
 }
 
 static enum resp_status scan_inline(struct resp_request *r, const char *data, size_t len) {
     size_t at;
-    bool too_big;
-    if (!find_line_end(r, data, len, '\n', &at, &too_big))
-        return too_big ? bad(&r->error, TOO_BIG_INLINE) : RESP_MORE;
+    enum resp_status status = find_line_end(r, data, len, '\n', TOO_BIG_INLINE, &at);
+    if (status != RESP_OK)
+        return status;
     r->line_len = at > 0 && data[at - 1] == '\r' ? at - 1 : at;
     r->len = at + 1;
     r->form = r->line_len ? RESP_INLINE : RESP_EMPTY;
@@ -146,14 +141,12 @@ static enum resp_status scan_inline(struct resp_request *r, const char *data, si
 
 /* Reads the length line at r->pos, well formed or not, and moves r->pos behind it. If *valid, *number is its number.
  * Redis waits for the byte after the CR, but does not check it. */
-static enum resp_status scan_length_line(struct resp_request *r, const char *data, size_t len,
-                                         const char *too_big_error, int64_t *number, bool *valid) {
+static enum resp_status scan_length_line(struct resp_request *r, const char *data, size_t len, const char *too_big,
+                                         int64_t *number, bool *valid) {
     size_t at;
-    bool too_big;
-    if (!find_line_end(r, data, len, '\r', &at, &too_big))
-        return too_big ? bad(&r->error, too_big_error) : RESP_MORE;
-    if (len - at < 2)
-        return RESP_MORE;
+    enum resp_status status = find_line_end(r, data, len, '\r', too_big, &at);
+    if (status != RESP_OK || len - at < 2)
+        return status == RESP_OK ? RESP_MORE : status;
     *valid = at > r->pos && resp_integer(data + r->pos + 1, at - r->pos - 1, number);
     if (data[at + 1] != '\n')
         r->irregular = true;
