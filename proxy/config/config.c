@@ -64,8 +64,8 @@ void words_clear(struct config_words *w) {
     w->words = NULL;
 }
 
-/* The syntax is redis.conf's: words are separated by blanks. "..." has the escapes \n \r \t \b \a \xHH; a \ before any
- * other byte is that byte. '...' has only \'. A closing quote ends the word. */
+/* redis.conf's syntax: "..." has the escapes \n \r \t \b \a \xHH, and a \ before any other byte is that byte; '...' has
+ * only \'. A closing quote ends the word. */
 
 static int hex_digit(char c) {
     static const char DIGITS[] = "0123456789abcdef";
@@ -317,8 +317,7 @@ static char *read_stdin(size_t *len) {
     return memory_strndup(stdin_text, stdin_len);
 }
 
-/* Reports an error in a line, with the name of its directive. The line is not shown: its quotes don't balance, and it
- * may contain a password. */
+/* Reports an error in a line, with the name of its directive. The line, which may contain a password, is not shown. */
 static bool fail_line(struct reader *r, const struct place *at, const char *line, size_t len, const char *wrong) {
     char name[64];
     size_t n = 0;
@@ -378,8 +377,7 @@ static bool include_file(struct reader *r, const struct place *at, const char *p
     return done;
 }
 
-/* Includes files as Redis does: a name with wildcards includes all matches, in order, perhaps none; any other name must
- * exist. */
+/* Includes files as Redis does: a name with wildcards includes all matches, perhaps none; another name must exist. */
 static bool include_read(struct reader *r, const struct place *at, const char *pattern) {
     if (!strpbrk(pattern, "*?["))
         return include_file(r, at, pattern);
@@ -439,8 +437,7 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
     int first = ++*i;
     while (*i < argc && !is_option(argv[*i]))
         ++*i;
-    /* A rule in one argument is split into words. As a single word it would be a pattern with blanks, which matches
-     * nothing. */
+    /* A rule in one argument is split: as a single word it would be a pattern with blanks, which matches nothing. */
     if (done && words.count == 1 && *i - first == 1 &&
         (strcasecmp(words.words[0], "lock") == 0 || strcasecmp(words.words[0], "fence") == 0))
         done = argument_split(r, at, &words, argv[first++], name);
