@@ -1,9 +1,8 @@
 /*
  * The command table: its look-up, the keys of a request, and whether its arguments make it a blocking request.
  *
- * Names are looked up as three words of eight lower-case bytes, so that neither the hash nor the comparison
- * goes byte by byte. A finder of movable keys reads the arguments that Redis's own implementation of the command reads.
- * For a module's command, the key specifications that the server gave are used.
+ * Names are looked up as three words of eight lower-case bytes, so that neither the hash nor the comparison goes byte
+ * by byte. A finder of movable keys reads the arguments that Redis's own implementation of the command reads.
  */
 #include "parser/command.h"
 

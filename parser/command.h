@@ -22,15 +22,13 @@ enum command_split {
 
 /* What a command needs of the proxy. */
 enum command_need {
-    NEED_KEY,      /* forwarded to the node of its keys. A request without keys (EVAL script 0, OBJECT HELP) or with
-                      malformed ones goes to any node, which reports the error. */
-    NEED_NODE,     /* no key: forwarded to one node, any node (PING, TIME, COMMAND, ...) */
-    NEED_MASTERS,  /* no key: the subcommand decides whether one master or all of them get it: DBSIZE, SCRIPT, INFO, ...
-                    */
-    NEED_CLUSTER,  /* CLUSTER: on a cluster the proxy shows itself as the one master of all slots */
-    NEED_KEYSPACE, /* KEYS, SCAN, RANDOMKEY: filtered, on cluster put together from all masters */
-    NEED_SESSION,  /* answered or tracked by the session itself: AUTH, HELLO, SELECT, QUIT, CLIENT, RESET, ... */
-    NEED_PROXY,    /* the PROXY command */
+    NEED_KEY,         /* forwarded to the node of its keys; without keys, or with malformed ones, to any node */
+    NEED_NODE,        /* no key: forwarded to one node, any node (PING, TIME, COMMAND, ...) */
+    NEED_MASTERS,     /* no key: one master or all, as the subcommand needs: DBSIZE, SCRIPT, INFO, ... */
+    NEED_CLUSTER,     /* CLUSTER: on a cluster the proxy shows itself as the one master of all slots */
+    NEED_KEYSPACE,    /* KEYS, SCAN, RANDOMKEY: filtered, on cluster put together from all masters */
+    NEED_SESSION,     /* answered or tracked by the session itself: AUTH, HELLO, SELECT, QUIT, CLIENT, RESET, ... */
+    NEED_PROXY,       /* the PROXY command */
     NEED_TRANSACTION, /* MULTI EXEC DISCARD WATCH UNWATCH */
     NEED_PUBSUB,      /* SUBSCRIBE and similar; PUBLISH is NEED_NODE or NEED_KEY */
     NEED_BLOCKING,    /* may block: BLPOP, BRPOP, XREAD BLOCK ... (see command_blocks) */
@@ -50,9 +48,8 @@ enum command_flag {
     COMMAND_SUBCOMMANDS = 1 << 8 /* Redis names it with its first argument: "client|list" */
 };
 
-/* Commands have an id each, in the order of the table: COMMAND_GET, COMMAND_SET, COMMAND_SETNX, ... A command with
- * subcommands (CLIENT, CONFIG, SCRIPT, XGROUP, OBJECT, ...) has one. COMMAND_UNKNOWN is 0. The commands READONLY and
- * READWRITE are COMMAND_READONLY_MODE and COMMAND_READWRITE_MODE; COMMAND_READONLY is the flag. */
+/* Commands have an id each, in the order of the table: COMMAND_GET, COMMAND_SET, ... A command with subcommands
+ * (CLIENT, XGROUP, ...) has one. The command READONLY is COMMAND_READONLY_MODE; COMMAND_READONLY is the flag. */
 enum command_id {
     COMMAND_UNKNOWN = 0,
 #define COMMAND(id, name, arity, flags, first, last, step, find, split, need) COMMAND_##id,
@@ -79,11 +76,9 @@ enum { KEY_SPEC_KEYWORD_MAX = 32 };
 struct key_spec {
     enum { KEYS_BEGIN_UNKNOWN, KEYS_BEGIN_INDEX, KEYS_BEGIN_KEYWORD } begin;
     enum { KEYS_FIND_UNKNOWN, KEYS_FIND_RANGE, KEYS_FIND_KEYNUM } find;
-    int at; /* the index where the keys begin, or where the search for the keyword begins (below 0: from the end
-               backwards) */
+    int at; /* where the keys begin, or the search for the keyword (below 0: from the end backwards) */
     char keyword[KEY_SPEC_KEYWORD_MAX]; /* in lower case; the keys begin after it */
-    int last, limit; /* range: up to this index, from the beginning or (below 0) the end. The last key is in the first
-                        1/limit of the range */
+    int last, limit;      /* range: the last index, below 0 from the end; or the first 1/limit of the range */
     int number_at, first; /* keynum: the index of the number of keys, and of the first key */
     int step;
 };
@@ -117,8 +112,7 @@ const struct command *command_by_id(enum command_id id);
 bool command_arity_ok(const struct command *c, size_t argc);
 
 /* Writes at most `max` argument indexes of keys to `keys`. Returns how many keys there are, which may be more than max.
- * Returns -1 if the arguments are malformed, for instance MSET with a key that has no value; `keys` is then undefined.
- * Arity must have been checked. */
+ * -1: the arguments are malformed, for instance a key of MSET has no value. Arity must have been checked. */
 int command_keys(const struct command *c, const char *data, const struct resp_request *request, uint32_t *keys,
                  size_t max);
 

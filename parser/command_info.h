@@ -31,8 +31,8 @@ struct command_info {
     size_t sub_count;
 };
 
-/* Reads the element at [p, end). Returns NULL if the element is nil (the node does not know the command either) or
- * malformed. The caller frees the result with command_info_free. */
+/* Reads the element at [p, end); to be freed with command_info_free. NULL: it is nil (unknown to the node) or
+ * malformed. */
 struct command_info *command_info_read(const char *p, const char *end) __attribute__((warn_unused_result));
 void command_info_free(struct command_info *info);
 

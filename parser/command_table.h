@@ -2,10 +2,9 @@
  * The rows of the command table, as COMMAND(ID, name, arity, flags, first, last, step, find, split, need). This file is
  * included several times, each time with another COMMAND; so it has no include guard.
  *
- * Name, arity, flags and the places of the keys are what COMMAND of Redis 7.0 answers;
- * tests/integration/test_command_table.py compares them with a running server. If a later version takes more arguments,
- * the row has that version's arity, and the node decides. A command with subcommands is one row, with the flags that
- * all of its subcommands except HELP have. The last column, the need, is defined by the proxy:
+ * Name, arity, flags and the places of the keys are what COMMAND of Redis 7.0 answers (test_command_table.py compares
+ * them). If a later version takes more arguments, the row has that version's arity, and the node decides. A command
+ * with subcommands has the flags that all of them except HELP have. The last column, the need, is defined by the proxy:
  *
  *   - A command that leaves state on the connection is NEED_SESSION, NEED_TRANSACTION or NEED_PUBSUB, since
  *     upstream connections are shared. A command that ends the connection's use for requests is NEED_REFUSED.

@@ -5,9 +5,9 @@
  *      if (!invariant(fence > key->fence, "S2: the fence grows"))
  *          return refuse(...);
  *
- * A failed invariant is a fault of the program, whatever clients and nodes send. It ends the process: in debug builds,
- * tests, fuzzers and the simulator. The program as it is released goes on: it counts the failure, logs the first one of
- * each place with the values in its text, and refuses the request where there is one.
+ * A failed invariant is a fault of the program, whatever clients and nodes send. It ends the process in debug builds,
+ * tests, fuzzers and the simulator. A release build counts it, logs the first one of each place, refuses the request
+ * where there is one, and goes on.
  */
 #pragma once
 
@@ -47,9 +47,8 @@ struct invariant_place {
 #define invariant_debug(condition, ...) ((void)invariant(condition, __VA_ARGS__))
 #endif
 
-/* From now on a failed invariant is passed to `tell`, once for each place and without a newline. `fatal`: it then ends
- * the process. Before the first call, failures are fatal and are told on standard error. To be called before other
- * threads start. */
+/* From now on a failed invariant is passed to `tell`, once for each place and without a newline, and then ends the
+ * process if `fatal`. Until then failures are fatal and told on standard error. To be called before threads start. */
 void invariant_start(void (*tell)(const char *text), bool fatal);
 /* How many invariants have failed since the process started. May be called from any thread. */
 uint64_t invariant_failures(void);

@@ -1,12 +1,10 @@
 /*
  * RESP framing: where a request or a reply ends, and where a request's arguments are.
  *
- * Both scanners are incremental: the caller feeds them bytes as they arrive. They keep their place between calls, and
- * the result does not depend on where the bytes were cut. They hold no descriptor, know no command names, copy no
- * payload, and enforce every limit with Redis's own error texts.
+ * Both scanners take bytes as they arrive, and the result does not depend on where these were cut. They know no command
+ * names, copy no payload, and enforce every limit with Redis's own error texts.
  *
- * Sources: the RESP2 and RESP3 specifications of the Redis documentation; the behaviour of redis-server 7.0 for
- * everything that is malformed.
+ * Sources: the RESP2 and RESP3 specifications of the Redis documentation; redis-server 7.0 for all that is malformed.
  */
 #pragma once
 
@@ -56,10 +54,9 @@ struct resp_request {
     size_t len;            /* bytes of the whole request */
     size_t argc;           /* arguments found */
     struct resp_arg *argv; /* argv_inline, or memory that this structure owns */
-    bool irregular;    /* Redis accepts the request, but it is not in canonical form: a bulk or a length line ends with
-                          other bytes than CR LF. Encode it anew before forwarding. */
-    size_t line_len;   /* RESP_INLINE: the line without its CR LF or LF */
-    const char *error; /* after RESP_BAD: "Protocol error: ..." as Redis words it; static or in error_text */
+    bool irregular;        /* a bulk or a length line does not end with CR LF: to be encoded anew before forwarding */
+    size_t line_len;       /* RESP_INLINE: the line without its CR LF or LF */
+    const char *error;     /* after RESP_BAD: "Protocol error: ..." as Redis words it; static or in error_text */
     /* ---- the scanner's place ---- */
     size_t pos;       /* where the line or the bulk being read begins; 0: nothing is complete yet */
     size_t seen;      /* the bytes before this offset contain no end of the line that begins at pos */
@@ -87,11 +84,10 @@ void resp_request_clear(struct resp_request *r);
 /* Moves a scanner with its place to `to`, which must own no memory. `from` is ready for another request afterwards. */
 void resp_request_move(struct resp_request *to, struct resp_request *from);
 
-/* Continues a scan. `data` always begins at the first byte of the request; `len` is the number of bytes that have come
- * so far, perhaps with following requests. Bytes that an earlier call scanned are not scanned again, and the buffer may
- * have moved between calls. After RESP_OK the caller resets `r` before the next scan; after RESP_BAD it may only clear
- * `r`. Memory for argv grows with the arguments that have come, never with an announced count. If memory runs out, the
- * process aborts. */
+/* Continues a scan. `data` always begins at the first byte of the request, but may have moved; `len` bytes have come,
+ * perhaps with following requests. Nothing is scanned twice. After RESP_OK the caller resets `r` before the next scan;
+ * after RESP_BAD it may only clear `r`. Memory for argv grows with the arguments that have come, never with an
+ * announced count. If memory runs out, the process aborts. */
 enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
                                    const struct resp_limits *limits) __attribute__((warn_unused_result));
 
@@ -99,11 +95,10 @@ enum resp_status resp_request_scan(struct resp_request *r, const char *data, siz
 
 /* Finds the end of a multibulk without storing it: no arguments, no bytes. */
 struct resp_body {
-    size_t args_left; /* arguments whose end has not come yet */
-    uint64_t
-        bulk_left; /* bytes of the current argument still to come, with the CR LF after it; 0: a length line comes */
-    uint64_t bulk_len; /* length of this argument, or of the one before */
-    const char *error; /* after RESP_BAD, as in resp_request */
+    size_t args_left;   /* arguments whose end has not come yet */
+    uint64_t bulk_left; /* bytes of this argument still to come, with its CR LF; 0: a length line comes */
+    uint64_t bulk_len;  /* length of this argument, or of the one before */
+    const char *error;  /* after RESP_BAD, as in resp_request */
     /* ---- private ---- */
     size_t line_len;  /* bytes of the length line so far */
     bool line_hidden; /* the rest of the line is behind a NUL byte, as in resp_request_scan */
@@ -150,10 +145,9 @@ static inline bool resp_reply_begins(const struct resp_reply *r) {
  * one string. 0: the caller must use resp_reply_scan. Only valid if no byte of the reply was scanned before. */
 size_t resp_reply_quick(const char *data, size_t len);
 
-/* Frames the next `len` bytes of the stream. *used is how many of them belong to this reply: all of them after
- * RESP_MORE. After RESP_OK, `type` is the type of the reply; the caller calls resp_reply_init for the next one. An
- * attribute ('|') is part of the reply that follows it. RESP_BAD is for unknown types, malformed lengths, bulks without
- * CR LF at their end, and streamed types. The text of a line is not checked. */
+/* Frames the next `len` bytes of the stream. *used is how many of them belong to this reply: all after RESP_MORE. After
+ * RESP_OK, `type` is set; the caller calls resp_reply_init for the next reply. An attribute ('|') is part of the reply
+ * after it. RESP_BAD: an unknown or streamed type, a malformed length, or a bulk without CR LF at its end. */
 enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t len, size_t *used)
     __attribute__((warn_unused_result));
 
@@ -166,15 +160,13 @@ int64_t resp_reply_ahead(const struct resp_reply *r);
 struct resp_item {
     char type;       /* its first byte */
     bool null;       /* $-1, *-1 or _ */
-    const char *str; /* a scalar's text, without type, length and CR LF ('=': with its "txt:"); borrowed,
-                        never NULL; empty for nulls and aggregates */
-    size_t len;      /* of str */
-    int64_t num;     /* integer and boolean: the value. Aggregates: how many elements follow (a map of n pairs: 2n). An
-                        attribute's elements come before the reply itself */
+    const char *str; /* a scalar's text ('=': with its "txt:"); borrowed, never NULL */
+    size_t len;      /* of str; 0 for nulls and aggregates */
+    int64_t num;     /* integer and boolean: the value. Aggregates: how many elements follow (a map of n pairs: 2n) */
 };
 
-/* Reads the element at *p and moves *p to the next one (for an aggregate: to its first element). Returns false at
- * `end`, and if the bytes do not match their type, for instance an integer that is not a number. */
+/* Reads the element at *p and moves *p to the next one (for an aggregate: to its first element). False: *p is at `end`,
+ * or the bytes do not match their type. */
 bool resp_item_read(const char **p, const char *end, struct resp_item *item) __attribute__((warn_unused_result));
 
 /* The end of the whole element that begins at p, with nested elements and attributes in front of it. NULL if the
@@ -187,8 +179,7 @@ const char *resp_item_end(const char *p, const char *end);
 char *resp_digits_write(char *end, uint64_t n);
 /* Writes TYPE, the number and CR LF; returns the length. */
 size_t resp_header_write(char *out, char type, int64_t n);
-/* Bytes that a bulk string of `len` bytes takes.
- * resp_bulk_write writes one and returns the end. */
+/* Bytes that a bulk string of `len` bytes takes. resp_bulk_write writes one and returns the end. */
 size_t resp_bulk_size(size_t len);
 char *resp_bulk_write(char *out, const void *data, size_t len);
 

@@ -6,8 +6,6 @@
  *   "..."          \n \r \t \b \a, \xHH, a backslash before any other byte is that byte
  *   '...'          \' alone
  *   a closing quote must be followed by white space or the end
- *
- * It knows nothing of the bytes around the line.
  */
 #include "parser/invariant.h"
 #include "parser/resp.h"

@@ -1,7 +1,6 @@
 /*
- * Length lines, shared by the scanners; private to parser/. resp_length is the fast path: it reads a length line that
- * is complete, canonical and not too long. A line that it rejects is not necessarily malformed: the scanners' states
- * decide.
+ * Length lines, private to parser/: the fast path for a line that is complete, canonical and not too long. Of other
+ * lines the scanners' states decide whether they are malformed.
  */
 #pragma once
 

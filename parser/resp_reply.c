@@ -9,8 +9,7 @@
  *   2        1        2        1        0
  *
  * An element that is complete in the buffer is taken in one step. An element that is cut, or not in its usual form,
- * goes through the states byte by byte; the states decide whether it is malformed. The framer stores no bytes, and
- * nesting costs no memory.
+ * goes through the states byte by byte, which decide whether it is malformed.
  */
 #include "parser/invariant.h"
 #include "parser/resp.h"
@@ -124,8 +123,8 @@ static inline const char *short_line(const char *p, const char *end) {
     return end - p >= 2 && resp_is_crlf(p) ? p + 2 : NULL;
 }
 
-/* Takes the element that begins at p in one step, if it is complete and in the usual form. Otherwise sets the state for
- * the bytes after its type. Returns the byte after what it took, or NULL for an unknown type. */
+/* Takes the element at p in one step, if it is complete and in the usual form; else its type, and sets the state.
+ * Returns the byte after what it took, or NULL for an unknown type. */
 static inline const char *element(struct resp_reply *r, const char *p, const char *end) {
     char type = *p++;
     /* Only the first element of a reply, or the element after a leading attribute, has one element pending and no other

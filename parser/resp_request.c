@@ -6,10 +6,8 @@
  *                                        ^        ^
  *                                        pos      len       args_left 1, bulk_len 5
  *
- * take_arguments is the fast path for arguments that are complete and well formed. Everything else (cut arguments,
- * signs, odd bytes) goes through scan_argument and scan_length_line, which hold the rules.
- *
- * It knows nothing of commands and does not look into arguments.
+ * take_arguments is the fast path for arguments that are complete and well formed. All others go through scan_argument
+ * and scan_length_line, which hold the rules.
  */
 #include "parser/invariant.h"
 #include "parser/resp.h"
@@ -112,34 +110,29 @@ static void grow_argv(struct resp_request *r) {
 }
 
 /* Finds the end byte of the line at r->pos. Redis uses strchr, so a NUL byte hides the bytes after it. A line may have
- * RESP_INLINE_MAX bytes before its end byte; *too_big says that it has more. */
-static bool find_line_end(struct resp_request *r, const char *data, size_t len, char end_byte, size_t *at,
-                          bool *too_big) {
+ * RESP_INLINE_MAX bytes before its end byte; `too_big` is the error for more. */
+static enum resp_status find_line_end(struct resp_request *r, const char *data, size_t len, char end_byte,
+                                      const char *too_big, size_t *at) {
     invariant(r->pos <= len, "the scanner is at %zu of %zu bytes", r->pos, len);
     size_t from = r->seen > r->pos ? r->seen : r->pos;
     size_t limit = len - r->pos > RESP_INLINE_MAX ? r->pos + RESP_INLINE_MAX + 1 : len;
-    *too_big = len - r->pos > RESP_INLINE_MAX;
-    if (from >= limit || data[from] == '\0') {
-        r->seen = from;
-        return false;
+    const char *start = data + from, *end = NULL, *nul = NULL;
+    if (from < limit && *start != '\0') {
+        end = memchr(start, end_byte, limit - from);
+        from = end ? (size_t)(end - data) : limit;
+        nul = memchr(start, '\0', (size_t)(data + from - start));
     }
-    const char *end = memchr(data + from, end_byte, limit - from);
-    size_t stop = end ? (size_t)(end - data) : limit;
-    const char *nul = memchr(data + from, '\0', stop - from);
-    if (nul || !end) {
-        r->seen = nul ? (size_t)(nul - data) : limit;
-        return false;
-    }
-    r->seen = stop;
-    *at = stop;
-    return true;
+    r->seen = *at = nul ? (size_t)(nul - data) : from;
+    if (end && !nul)
+        return RESP_OK;
+    return len - r->pos > RESP_INLINE_MAX ? bad(&r->error, too_big) : RESP_MORE;
 }
 
 static enum resp_status scan_inline(struct resp_request *r, const char *data, size_t len) {
     size_t at;
-    bool too_big;
-    if (!find_line_end(r, data, len, '\n', &at, &too_big))
-        return too_big ? bad(&r->error, TOO_BIG_INLINE) : RESP_MORE;
+    enum resp_status status = find_line_end(r, data, len, '\n', TOO_BIG_INLINE, &at);
+    if (status != RESP_OK)
+        return status;
     r->line_len = at > 0 && data[at - 1] == '\r' ? at - 1 : at;
     r->len = at + 1;
     r->form = r->line_len ? RESP_INLINE : RESP_EMPTY;
@@ -148,14 +141,12 @@ static enum resp_status scan_inline(struct resp_request *r, const char *data, si
 
 /* Reads the length line at r->pos, well formed or not, and moves r->pos behind it. If *valid, *number is its number.
  * Redis waits for the byte after the CR, but does not check it. */
-static enum resp_status scan_length_line(struct resp_request *r, const char *data, size_t len,
-                                         const char *too_big_error, int64_t *number, bool *valid) {
+static enum resp_status scan_length_line(struct resp_request *r, const char *data, size_t len, const char *too_big,
+                                         int64_t *number, bool *valid) {
     size_t at;
-    bool too_big;
-    if (!find_line_end(r, data, len, '\r', &at, &too_big))
-        return too_big ? bad(&r->error, too_big_error) : RESP_MORE;
-    if (len - at < 2)
-        return RESP_MORE;
+    enum resp_status status = find_line_end(r, data, len, '\r', too_big, &at);
+    if (status != RESP_OK || len - at < 2)
+        return status == RESP_OK ? RESP_MORE : status;
     *valid = at > r->pos && resp_integer(data + r->pos + 1, at - r->pos - 1, number);
     if (data[at + 1] != '\n')
         r->irregular = true;
@@ -320,12 +311,8 @@ inline enum resp_status resp_request_scan(struct resp_request *r, const char *da
     return scan_slowly(r, data, len, limits);
 }
 
-/*
- * The rest of a request that is forwarded while it arrives. The scanner only counts the bytes still to come, so a
- * request of any size takes the same memory. It accepts and refuses what resp_request_scan does.
- *
- *   $5\r\nhel|lo\r\n$3\r\n...        between calls: bulk_left, or the part of a length line that has come
- */
+/* The rest of a request that is forwarded while it arrives. Between calls only bulk_left is kept, or the part of a
+ * length line that has come. It accepts and refuses what resp_request_scan does. */
 void resp_body_init(struct resp_body *b, const struct resp_request *r) {
     invariant(r->form == RESP_MULTIBULK && r->args_left > 0, "form %d with %zu arguments to come", (int)r->form,
               r->args_left);

@@ -1,6 +1,4 @@
-/*
- * Writing RESP, and Redis's way of reading a decimal integer.
- */
+/* Writing RESP, and Redis's way of reading a decimal integer. */
 #include "parser/invariant.h"
 #include "parser/resp.h"
 

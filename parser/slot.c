@@ -1,8 +1,4 @@
-/*
- * Key slots, and a short hash tag for each of them.
- *
- * It knows nothing of nodes, nor of the keys that the tags become part of.
- */
+/* Key slots, and a short hash tag for each of them. */
 #include "parser/slot.h"
 
 #include <endian.h>
@@ -52,8 +48,7 @@ static inline unsigned crc_eight(unsigned crc, const unsigned char *p) {
            crc_tables[4][p[3]] ^ crc_tables[3][p[4]] ^ crc_tables[2][p[5]] ^ crc_tables[1][p[6]] ^ crc_tables[0][p[7]];
 }
 
-/* Fewer than eight bytes, with NULs in front to make eight. Leading NULs do not change the CRC, since it starts at
- * 0. */
+/* Fewer than eight bytes, with NULs in front to make eight: they do not change the CRC, since it starts at 0. */
 static inline void pad(const unsigned char *p, size_t len, unsigned char out[8]) {
     invariant_debug(len < 8, "%zu bytes are padded to eight", len);
     uint32_t first, last;
@@ -70,8 +65,7 @@ static inline void pad(const unsigned char *p, size_t len, unsigned char out[8])
     }
 }
 
-/* Has one of the eight top bits set if one of the eight bytes is a '{'. May also have one set if none is: the caller
- * checks. */
+/* Has one of the eight top bits set if one of the eight bytes is a '{', and perhaps if none is. */
 static inline uint64_t brace_bits(const unsigned char *p) {
     uint64_t word;
     memcpy(&word, p, sizeof word);

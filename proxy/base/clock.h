@@ -17,9 +17,8 @@ static inline int64_t clock_ms(void) {
     return clock_us() / 1000;
 }
 
-/* The wall clock in ms, for people and other processes. It may be set. */
+/* The wall clock, for people and other processes. It may be set. */
 int64_t clock_wall_ms(void);
-/* The wall clock in microseconds. */
 int64_t clock_wall_us(void);
 /* The wall clock's time at the first call, plus the ms that have passed since. Leases are judged by this clock: it
  * never goes back, and is the same for all threads. */

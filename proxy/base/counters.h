@@ -11,11 +11,9 @@
 #include "parser/invariant.h"
 #include "proxy/base/metric.h"
 
-/*
- * COUNTER(name, type, family, label, value, help): the name in INFO and /status.json; the family's name, type and help
- * text at /metrics; the label and value that distinguish its counters, or NULL. The first counter of a family has the
- * help text. There is one table for each section of INFO.
- */
+/* COUNTER(name, type, family, label, value, help): the name in INFO and /status.json; at /metrics the family's name,
+ * type and help text (NULL but for its first counter), and the label and value that distinguish its counters, or NULL.
+ * There is one table for each section of INFO. */
 #define CLIENT_COUNTERS(COUNTER)                                                                                       \
     COUNTER(clients_connected, "gauge", "clients_connected", NULL, NULL, "Clients connected now.")                     \
     COUNTER(clients_total, "counter", "clients_accepted_total", NULL, NULL, "Clients accepted.")                       \
@@ -98,8 +96,7 @@ struct counter_sums {
 #undef COUNTER_FIELD
 };
 
-/* Adds to a counter that only this thread writes: so a relaxed load and store are enough, and no locked instruction is
- * needed. */
+/* Adds to a counter that only this thread writes: a relaxed load and store are enough. */
 static inline void counter_add(_Atomic uint64_t *counter, uint64_t n) {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
 }
@@ -119,10 +116,7 @@ extern const struct metric_table client_counters, upstream_counters, request_cou
 /* Adds the counters of one thread to `sums`. May be called from any thread. */
 void counters_sum(struct counter_sums *sums, const struct counters *c);
 
-/*
- * DURATION(name, family, label, value, help): the field; the family's name and help text at /metrics; the label and
- * value that distinguish its histograms, or NULL. The first histogram of a family has the help text, the others NULL.
- */
+/* DURATION(name, family, label, value, help): the field; the rest as for COUNTER. */
 #define DURATION_TABLE(DURATION)                                                                                       \
     DURATION(lock_commands, "lock_command_seconds", NULL, NULL,                                                        \
              "From the arrival of a command on a lock to the answer of its script (and of replicas, where the rule "   \

@@ -2,9 +2,8 @@
  * Globs as Redis matches them (stringmatchlen of Redis 7.0). Its oddities are kept: an unclosed class ends with the
  * pattern, "[a-]" is a range, and only the pattern "*" itself matches an empty text.
  *
- * Every element except '*' takes exactly one byte, so it is enough to remember the last '*'. If the elements after it
- * fail to match, the star takes one more byte. An earlier star is never tried again. Hence no recursion, and at most
- * pattern * text steps.
+ * Every element except '*' takes exactly one byte. If the elements after the last '*' fail to match, it takes one more
+ * byte; an earlier star is never tried again. Hence no recursion, and at most pattern * text steps.
  */
 #include "proxy/base/glob.h"
 
@@ -53,19 +52,7 @@ static const char *element_match(const char *p, const char *end, char c) {
     return *p == c ? p + 1 : NULL;
 }
 
-/* Subtracts the cost of the next element from *steps; false: there are not enough steps left. */
-static inline bool take_steps(const char *p, const char *end, size_t *steps) {
-    invariant_debug(p <= end, "the pattern ends before its element");
-    size_t need = p < end && *p == '[' ? (size_t)(end - p) : 1;
-    if (need >= *steps) {
-        *steps = 0;
-        return false;
-    }
-    *steps -= need;
-    return true;
-}
-
-/* Returns the number of stars, -1: no match. `steps` and `pieces` may be NULL. */
+/* Returns the number of stars, -1: no match, or no steps left. `steps` and `pieces` may be NULL. */
 static inline __attribute__((always_inline)) int match(const char *p, size_t pattern_len, const char *t, size_t len,
                                                        size_t *steps, struct glob_piece *pieces, int max) {
     const char *pattern_end = p + pattern_len, *text_end = t + len;
@@ -75,8 +62,12 @@ static inline __attribute__((always_inline)) int match(const char *p, size_t pat
         bool at_star = p < pattern_end && *p == '*';
         if (t == text_end && !at_star)
             return p == pattern_end ? stars : -1;
-        if (steps && t < text_end && !take_steps(p, pattern_end, steps))
-            return -1;
+        if (steps && t < text_end) { /* a class may be as long as the rest of the pattern */
+            size_t need = p < pattern_end && *p == '[' ? (size_t)(pattern_end - p) : 1;
+            *steps -= need < *steps ? need : *steps;
+            if (*steps == 0)
+                return -1;
+        }
         if (at_star) {
             if (pieces && stars == max)
                 return -1;

@@ -5,11 +5,8 @@
  *      chunk ─────────> chunk ─────────> chunk
  *      |##sent##|..unsent..|  |..unsent..|     |..unsent..|  room  |
  *
- * A chunk whose bytes are all sent goes back to its pool, unless a reference is held. A connection to a node holds the
- * bytes of each request until the reply has come, since a redirect sends them again. The reference also tells whether
- * any byte of the request has left (iobuf_sent).
- *
- * Pools belong to one thread. Of sockets it only uses the descriptor, for writev.
+ * A chunk whose bytes are all sent goes back to its pool, unless a reference is held: a connection to a node holds the
+ * bytes of each request until the reply has come, since a redirect sends them again. Pools belong to one thread.
  */
 #pragma once
 
@@ -127,8 +124,8 @@ static inline bool iobuf_sent(const struct chunk *holder, const char *bytes) {
     return holder->data + holder->sent > bytes;
 }
 
-/* Shows up to `max` unsent bytes from the head, contiguously: *at points into a chunk or to `copy` (which has room for
- * max). At least one byte must be unsent. Returns how many bytes are shown. */
+/* Shows up to `max` unsent bytes from the head, contiguously: *at points into a chunk or to `copy`, of `max` bytes.
+ * At least one byte must be unsent. Returns how many bytes are shown. */
 size_t iobuf_peek(const struct iobuf *b, char *copy, size_t max, const char **at);
 /* Notes that the first n unsent bytes have been written. */
 void iobuf_skip(struct iobuf *b, size_t n);

@@ -5,14 +5,10 @@
  *      12345:P 21 Nov 2026 01:18:43.123 * Ready to accept connections
  *      {"time":"2026-11-21T00:18:43.123Z","pid":12345,"role":"proxy","level":"notice","message":"Ready to ..."}
  *
- * If the caller passes the facts of a message as fields, they are members of the object too.
+ * A message is always one line: it contains names that clients chose, and a client must not be able to forge a line.
  *
- * A message is always one line. Messages contain names that clients chose, and a client must not be able to forge a
- * line.
- *
- * The process never waits for the log. If the log is not a file (a pipe, a terminal, journald) and its reader does not
- * read, lines are lost; the next line that is written reports their number. Of a line longer than PIPE_BUF only the end
- * may be lost.
+ * The process never waits for the log: if its reader (a pipe, a terminal, journald) does not read, lines are lost, and
+ * the next line reports their number. Of a line longer than PIPE_BUF only the end may be lost.
  */
 #include "proxy/base/log.h"
 

@@ -18,20 +18,17 @@ struct log_field {
     long long number;
 };
 
-/* Opens `path` for appending and closes the previous log; NULL or "": standard output. False with errno if it can't be
- * opened; nothing has changed then. */
+/* Opens `path` for appending and closes the previous log; NULL or "": standard output. May block on a named pipe
+ * without a reader. False with errno: nothing has changed. */
 bool log_open(const char *path);
-/* Opens the same path again: after a rotation it is a new file. Does not block; log_open may, on a named pipe without a
- * reader. False with errno if it can't be opened: the log goes on in the old file. True for standard output. */
+/* Opens the same path again, after a rotation. Does not block. False with errno: the log goes on in the old file. */
 bool log_reopen(void);
 void log_set_level(enum log_level level);
 void log_set_json(bool json);
 
 bool log_enabled(enum log_level level);
-/* Writes one line. Control characters are escaped; more than 2047 bytes are cut. Keeps errno. Never blocks: if the log
- * is a pipe or a terminal whose reader does not read, the line is lost, and the next line reports the number of lost
- * lines. The message contains all facts, for people; a JSON line also has `fields`. Field texts of more than 1 KB
- * together are cut. */
+/* Writes one line. Control characters are escaped; more than 2047 bytes are cut. Keeps errno. Never blocks. The message
+ * contains all facts, for people; a JSON line also has `fields`, whose texts are cut at 1 KB together. */
 void log_write_fields(enum log_level level, const struct log_field *fields, size_t count, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 #define log_write(level, ...) log_write_fields(level, NULL, 0, __VA_ARGS__)

@@ -5,36 +5,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __GLIBC__
-#include <fcntl.h>
-#include <malloc.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
 #endif
 
-static void out_of_memory(size_t size) {
-    fprintf(stderr, "lockkeeper: out of memory: %zu bytes could not be allocated\n", size);
-    abort();
+static void *checked(void *p, size_t size) {
+    if (!p) {
+        fprintf(stderr, "lockkeeper: out of memory: %zu bytes could not be allocated\n", size);
+        abort();
+    }
+    return p;
 }
 
 void *memory_alloc(size_t size) {
-    void *p = malloc(size ? size : 1);
-    if (!p)
-        out_of_memory(size);
-    return p;
+    return checked(malloc(size ? size : 1), size);
 }
 
 void *memory_zalloc(size_t size) {
-    void *p = calloc(1, size ? size : 1);
-    if (!p)
-        out_of_memory(size);
-    return p;
+    return checked(calloc(1, size ? size : 1), size);
 }
 
 void *memory_realloc(void *old, size_t size) {
-    void *p = realloc(old, size ? size : 1);
-    if (!p)
-        out_of_memory(size);
-    return p;
+    return checked(realloc(old, size ? size : 1), size);
 }
 
 void *memory_for_one_more(void *array, size_t count, size_t size) {
@@ -57,25 +50,33 @@ void memory_free(void *p) {
     free(p);
 }
 
+void memory_forget(void *p, size_t len) {
+    if (p)
+        explicit_bzero(p, len);
+    free(p);
+}
+
 void memory_free_several(void *const *list, size_t count) {
     for (size_t i = 0; i < count; i++)
         free(list[i]);
+}
+
+size_t memory_resident(void) {
+    unsigned long pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "re");
+    if (!statm)
+        return 0;
+    if (fscanf(statm, "%*u %lu", &pages) != 1)
+        pages = 0;
+    fclose(statm);
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 #ifdef __GLIBC__
 /* Bytes of resident pages beyond what is allocated: the program itself, and free memory that malloc keeps. 0: not
  * known. */
 static size_t idle_bytes(void) {
-    char line[128] = "";
-    unsigned long pages = 0;
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, line, sizeof(line) - 1);
-    close(fd);
-    if (n <= 0 || sscanf(line, "%*u %lu", &pages) != 1)
-        return 0;
-    size_t resident = (size_t)pages * (size_t)sysconf(_SC_PAGESIZE), used = mallinfo2().uordblks;
+    size_t resident = memory_resident(), used = mallinfo2().uordblks;
     return resident > used ? resident - used : 0;
 }
 #endif

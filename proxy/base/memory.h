@@ -13,6 +13,8 @@ char *memory_strdup(const char *s) __attribute__((malloc, returns_nonnull, warn_
 /* A NUL-terminated copy of `len` bytes. */
 char *memory_strndup(const char *s, size_t len) __attribute__((malloc, returns_nonnull, warn_unused_result));
 void memory_free(void *p);
+/* Overwrites and frees bytes that may be a secret; NULL is ignored. */
+void memory_forget(void *p, size_t len);
 /* Frees several; each may be NULL. */
 #define MEMORY_FREE_ALL(...)                                                                                           \
     memory_free_several((void *const[]){__VA_ARGS__}, ARRAY_SIZE(((void *const[]){__VA_ARGS__})))
@@ -32,6 +34,7 @@ void memory_free_several(void *const *list, size_t count);
 void *memory_for_one_more(void *array, size_t count, size_t size) __attribute__((returns_nonnull, warn_unused_result));
 
 /* Gives free memory between allocations back to the system, if the process has grown since the last time. To be called
- * once a second; it acts every few seconds at most. It covers the memory of all threads, and must not be called by two
- * threads at once. */
+ * once a second by one thread, for the memory of all. */
 void memory_trim(void);
+/* The resident memory of the process in bytes; 0: not known. */
+size_t memory_resident(void);

@@ -1,7 +1,7 @@
 /*
- * How facts and measured values are passed to the code that renders them. The folder that knows a fact calls the folder
- * that knows the format; neither includes the other. Tables of numbers contain all names for INFO,
- * /status.json and /metrics; /metrics also gets families with a type, a help text and samples.
+ * How facts and measured values are passed to the code that renders them: the folder that knows a fact and the folder
+ * that knows the format do not include each other. Tables of numbers have all names for INFO, /status.json and
+ * /metrics.
  */
 #pragma once
 
@@ -23,11 +23,9 @@ enum { HISTOGRAM_BOUNDS = 17 };
 /* The bounds of histograms, from 50 µs to 10 s, in µs, growing. */
 extern const int64_t histogram_bounds[HISTOGRAM_BOUNDS];
 
-/* Durations, counted below fixed bounds, for Prometheus; {0} is an empty histogram. One writer; a reader in another
- * thread must synchronise with it. */
+/* Durations, counted below fixed bounds; {0} is empty. A reader in another thread must synchronise with the writer. */
 struct histogram {
-    uint64_t counts[HISTOGRAM_BOUNDS +
-                    1]; /* count of durations up to this bound and above the one before; the last: above all bounds */
+    uint64_t counts[HISTOGRAM_BOUNDS + 1]; /* up to this bound, above the one before; the last: above all */
     uint64_t sum_us;
 };
 
@@ -40,8 +38,7 @@ struct metric_sink {
     /* A family begins; `type` is counter, gauge or histogram. The name has no prefix, except process_ for the standard
      * metrics of every program. */
     void (*family)(void *arg, const char *name, const char *type, const char *help);
-    /* A value of the last family. `suffix` follows the name (usually ""). One label, or label NULL; its value may be
-     * any bytes, NUL-terminated. */
+    /* A value of the last family. `suffix` follows the name (usually ""). The label may be NULL. */
     void (*sample)(void *arg, const char *suffix, const char *label, const char *label_value, double value);
     /* All samples of a histogram for one value of the label, in seconds. */
     void (*histogram)(void *arg, const char *label, const char *label_value, const struct histogram *h);

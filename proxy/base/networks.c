@@ -63,14 +63,6 @@ static bool read_bits(const char *text, unsigned most, unsigned *bits) {
     return *bits <= most;
 }
 
-/* Whether no bit is set after the prefix. */
-static bool is_prefix(const struct network *net, unsigned width) {
-    for (unsigned i = net->bits; i < width; i++)
-        if (net->address[i / 8] & (0x80 >> i % 8))
-            return false;
-    return true;
-}
-
 bool networks_add(struct networks *n, const char *word) {
     struct network net = {.family = AF_UNIX};
     if (strcasecmp(word, "unix") != 0) {
@@ -84,9 +76,11 @@ bool networks_add(struct networks *n, const char *word) {
         net.family = strchr(address, ':') ? AF_INET6 : AF_INET;
         unsigned width = net.family == AF_INET ? 32 : 128;
         net.bits = width;
-        if (inet_pton(net.family, address, net.address) != 1 || (slash && !read_bits(slash + 1, width, &net.bits)) ||
-            !is_prefix(&net, width))
+        if (inet_pton(net.family, address, net.address) != 1 || (slash && !read_bits(slash + 1, width, &net.bits)))
             return false;
+        for (unsigned i = net.bits; i < width; i++)
+            if (net.address[i / 8] & (0x80 >> i % 8))
+                return false;
     }
     *ARRAY_ADD(n->list, n->count) = net;
     return true;

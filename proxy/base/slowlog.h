@@ -1,7 +1,6 @@
 /*
- * What requests took. The slow requests of late, newest last: entries beyond the limit are forgotten, oldest first. And
- * histograms by name, of commands and of clients: the tables are bounded, and what comes when a table is full counts in
- * its last row, "(others)". All threads add to both.
+ * What requests took: the last slow requests; and histograms by name, of commands and of clients, whose tables are
+ * bounded: what comes when a table is full counts in its last row, "(others)". All threads add to both.
  */
 #pragma once
 

@@ -58,8 +58,8 @@ void table_trim(struct table *t) {
     }
 }
 
-/* Visits the elements whose hash is `rest` modulo `size`. If the table is smaller than `size`, they share one bucket
- * with other elements; if it is larger, they are in one or several buckets of their own. */
+/* Visits the elements whose hash is `rest` modulo `size`. In a table smaller than `size` they share one bucket with
+ * others; else they are in one or several buckets of their own. */
 static uint32_t walk_rest(const struct table *t, uint32_t size, uint32_t rest,
                           void (*fn)(void *arg, struct table_link *link), void *arg) {
     uint32_t met = 0;

@@ -21,8 +21,7 @@ struct table_link {
 struct table {
     struct table_link **buckets;
     uint32_t size, count; /* buckets, elements */
-    uint32_t mask; /* the bits of a hash that are used: size is in (mask / 2, mask + 1], and there is room for mask + 1
-                      buckets */
+    uint32_t mask;        /* the bits of a hash that are used: size is in (mask / 2, mask + 1], the room is mask + 1 */
     uint64_t (*hash_of)(const struct table_link *link);
 };
 
@@ -65,8 +64,7 @@ struct table_walk {
 bool table_walk_step(const struct table *t, struct table_walk *walk, uint32_t max,
                      void (*fn)(void *arg, struct table_link *link), void *arg);
 
-/* The bucket of a hash. If that bucket does not exist yet, its elements are in the bucket from which it will be
- * split. */
+/* The bucket of a hash; while it does not exist, the bucket from which it will be split. */
 static inline uint32_t table_bucket(const struct table *t, uint64_t hash) {
     uint32_t bucket = (uint32_t)hash & t->mask;
     return bucket < t->size ? bucket : bucket & t->mask >> 1;

@@ -53,15 +53,9 @@ void words_add(struct config_words *w, const char *text, size_t len) {
     *ARRAY_ADD(w->words, w->count) = memory_strndup(text, len);
 }
 
-void config_forget(char *text, size_t len) {
-    if (text)
-        explicit_bzero(text, len);
-    memory_free(text);
-}
-
 static void words_cut(struct config_words *w, size_t count) {
     for (; w->count > count; w->count--)
-        config_forget(w->words[w->count - 1], strlen(w->words[w->count - 1]));
+        memory_forget(w->words[w->count - 1], strlen(w->words[w->count - 1]));
 }
 
 void words_clear(struct config_words *w) {
@@ -70,8 +64,8 @@ void words_clear(struct config_words *w) {
     w->words = NULL;
 }
 
-/* The syntax is redis.conf's: words are separated by blanks. "..." has the escapes \n \r \t \b \a \xHH; a \ before any
- * other byte is that byte. '...' has only \'. A closing quote ends the word. */
+/* redis.conf's syntax: "..." has the escapes \n \r \t \b \a \xHH, and a \ before any other byte is that byte; '...' has
+ * only \'. A closing quote ends the word. */
 
 static int hex_digit(char c) {
     static const char DIGITS[] = "0123456789abcdef";
@@ -131,7 +125,7 @@ const char *words_split(struct config_words *w, const char *line, size_t len) {
         else
             words_add(w, word, n);
     }
-    config_forget(word, len + 1);
+    memory_forget(word, len + 1);
     if (wrong)
         words_cut(w, before);
     return wrong;
@@ -283,7 +277,7 @@ static char *read_all(int fd, size_t *len) {
         if (*len == cap) {
             char *larger = memory_alloc(cap * 2);
             memcpy(larger, text, cap);
-            config_forget(text, cap);
+            memory_forget(text, cap);
             text = larger;
             cap *= 2;
         }
@@ -323,8 +317,7 @@ static char *read_stdin(size_t *len) {
     return memory_strndup(stdin_text, stdin_len);
 }
 
-/* Reports an error in a line, with the name of its directive. The line is not shown: its quotes don't balance, and it
- * may contain a password. */
+/* Reports an error in a line, with the name of its directive. The line, which may contain a password, is not shown. */
 static bool fail_line(struct reader *r, const struct place *at, const char *line, size_t len, const char *wrong) {
     char name[64];
     size_t n = 0;
@@ -380,12 +373,11 @@ static bool include_file(struct reader *r, const struct place *at, const char *p
     if (!text)
         return fail(r, at, NULL, "include '%s': expected a file that can be read: %s", shown, read_error(errno));
     bool done = text_take(r, path, at->depth + 1, text, len);
-    config_forget(text, len);
+    memory_forget(text, len);
     return done;
 }
 
-/* Includes files as Redis does: a name with wildcards includes all matches, in order, perhaps none; any other name must
- * exist. */
+/* Includes files as Redis does: a name with wildcards includes all matches, perhaps none; another name must exist. */
 static bool include_read(struct reader *r, const struct place *at, const char *pattern) {
     if (!strpbrk(pattern, "*?["))
         return include_file(r, at, pattern);
@@ -412,7 +404,7 @@ static bool file_read(struct reader *r, const char *path) {
     if (!text)
         return fail(r, &at, NULL, "expected a configuration file that can be read: %s", read_error(errno));
     bool done = text_take(r, at.file, 0, text, len);
-    config_forget(text, len);
+    memory_forget(text, len);
     if (done && !from_stdin) {
         char *absolute = realpath(path, NULL);
         r->build.config->file = memory_strdup(absolute ? absolute : path);
@@ -445,8 +437,7 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
     int first = ++*i;
     while (*i < argc && !is_option(argv[*i]))
         ++*i;
-    /* A rule in one argument is split into words. As a single word it would be a pattern with blanks, which matches
-     * nothing. */
+    /* A rule in one argument is split: as a single word it would be a pattern with blanks, which matches nothing. */
     if (done && words.count == 1 && *i - first == 1 &&
         (strcasecmp(words.words[0], "lock") == 0 || strcasecmp(words.words[0], "fence") == 0))
         done = argument_split(r, at, &words, argv[first++], name);

@@ -1,9 +1,7 @@
 /*
  * Configuration: one table of directives (name, type, default, range, help) read from a file in redis.conf's syntax and
- * from the command line. It does not know what the values are used for.
- *
- * A configuration that is in force never changes. Each thread points to the one that it uses, and a reload hands out a
- * new one. Each pointer to it holds a reference.
+ * from the command line. A configuration in force never changes: each thread holds a reference to the one that it uses,
+ * and a reload hands out a new one.
  */
 #pragma once
 
@@ -52,19 +50,18 @@ struct config_login {
 
 struct config {
     atomic_uint refs;
-    struct config_words bind; /* default: 127.0.0.1 -::1, as redis.conf has it */
-    int64_t port;             /* 6380; 0: no TCP port */
-    char *unixsocket;         /* NULL: none */
-    int64_t unixsocketperm;   /* 0: as the umask sets it; octal in the file */
-    int64_t timeout_s;        /* 0: idle clients are not closed */
-    int64_t tcp_keepalive_s;  /* 60 */
-    int64_t tcp_backlog;      /* 511 */
-    bool protected_mode;      /* where Redis is in protected mode, only clients of this machine are let in */
-    bool reuse_port;          /* other processes may listen on the same port */
-    int64_t maxclients;       /* 10000 */
-    struct networks
-        *proxy_protocol; /* addresses whose connections begin with a PROXY header; may be empty, never NULL */
-    int64_t tls_port;    /* 0: none */
+    struct config_words bind;        /* default: 127.0.0.1 -::1, as redis.conf has it */
+    int64_t port;                    /* 6380; 0: no TCP port */
+    char *unixsocket;                /* NULL: none */
+    int64_t unixsocketperm;          /* 0: as the umask sets it; octal in the file */
+    int64_t timeout_s;               /* 0: idle clients are not closed */
+    int64_t tcp_keepalive_s;         /* 60 */
+    int64_t tcp_backlog;             /* 511 */
+    bool protected_mode;             /* where Redis is in protected mode, only clients of this machine are let in */
+    bool reuse_port;                 /* other processes may listen on the same port */
+    int64_t maxclients;              /* 10000 */
+    struct networks *proxy_protocol; /* whose connections begin with a PROXY header; never NULL */
+    int64_t tls_port;                /* 0: none */
     struct config_tls tls;
     enum config_verify tls_auth_clients;  /* yes */
     unsigned tls_protocols;               /* CONFIG_TLS_ bits; for clients and nodes, as are the ciphers */
@@ -124,15 +121,13 @@ struct config {
     struct config_words admin_hosts; /* admin-host; may be empty */
     struct lock_rules *rules;
     char *file;    /* the configuration file's absolute path; NULL: none */
-    char **places; /* the place of each directive of the table, "lockkeeper.conf:3"; NULL: not given, so it has its
-                      default */
+    char **places; /* where each directive of the table stands, "lockkeeper.conf:3"; NULL: it has its default */
 };
 
 enum { CONFIG_ERRORS_MAX = 100 }; /* reading stops here */
 
-/* All errors of a configuration: one line each, with the place (file and line, or the command line), the directive, its
- * value and what was expected. Passwords are left out. {0} is empty. The lines are separated by '\n', without one at
- * the end. */
+/* All errors of a configuration: one line each, with the place, the directive, its value (no password) and what was
+ * expected. {0} is empty. The lines are separated by '\n', without one at the end. */
 struct config_errors {
     struct text lines;
     size_t count;
@@ -143,18 +138,15 @@ struct config_errors {
  * the directive. Returns false. */
 bool config_refuse(struct config_errors *errors, const struct config *config, const char *directive, const char *format,
                    ...) __attribute__((format(printf, 4, 5)));
-/* Whether the directive's value in the file is wrong. The configuration may then have the default, so errors that
- * follow from it should not be reported. */
+/* Whether the directive's value is wrong: the configuration may have the default, and what follows is no error. */
 bool config_is_wrong(const struct config_errors *errors, const char *directive);
 /* Calls `tell` for each line. */
 void config_errors_each(const struct config_errors *errors, void (*tell)(int len, const char *line));
 void config_errors_clear(struct config_errors *errors);
 
-/* Reads argv as redis-server does: argv[0] is the program, an optional CONFIG-FILE ("-": standard input) comes first,
- * then --DIRECTIVE VALUE ... groups. Returns a new configuration with one reference, which the caller owns. Errors are
- * added to `errors`; if there are any, the configuration may only be used to find more errors. A reload calls it again
- * with the same argv in the same working directory; the text of standard input is kept for that. Not thread-safe. main
- * handles --version, --help and --test-conf. */
+/* Reads argv as redis-server does: an optional CONFIG-FILE ("-": standard input, whose text is kept for reloads), then
+ * --DIRECTIVE VALUE ... groups. Returns a new configuration with one reference, which the caller owns. Errors are added
+ * to `errors`; if there are any, the configuration may only be used to find more errors. Not thread-safe. */
 struct config *config_load(int argc, char *const *argv, struct config_errors *errors);
 const struct config *config_ref(const struct config *config);
 /* Gives a reference back; NULL is ignored. Passwords are overwritten with the last one. Thread-safe. */
@@ -182,8 +174,7 @@ bool config_witness_embedded(const struct config *config);
 /* Sets the addresses of the witnesses that the proxy has started. */
 void config_set_witnesses(struct config *config, const char *const *addresses, size_t count);
 
-/* A directive's texts in the table: for --help, and for the test that compares conf/lockkeeper.conf, README.md and
- * docs/ with the table. */
+/* A directive's texts in the table. */
 struct config_directive {
     const char *name;
     const char *value;    /* "PORT", "yes|no", ... */
@@ -200,7 +191,7 @@ bool config_shown(size_t i);
 /* Appends a directive's value in the file's syntax, each lock rule on a line. User names and passwords are shown as
  * "(set)". */
 void config_show(const struct config *config, size_t i, struct text *out);
-/* Prepares a reload: `fresh`, to which only the caller points, gets the values of the configuration in force that need
- * a restart to change; but `upstream standalone` of the address `switched` (NULL: none) is as if in force. Appends the
- * names of the directives that differ to `waiting`, separated by blanks; returns how many there are. */
+/* Prepares a reload: `fresh` gets the values in force that need a restart to change, but for `upstream standalone` of
+ * the address `switched` (NULL: none). Appends the names of the directives that differ to `waiting`, separated by
+ * blanks; returns how many there are. */
 size_t config_keep(struct config *fresh, const struct config *in_force, const char *switched, struct text *waiting);

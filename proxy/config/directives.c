@@ -1,6 +1,6 @@
 /*
- * All directives in one table. Defaults are texts, read by the same readers as values in a file. It also shows values
- * that are in force, finds what a reload has changed, and checks directives that depend on each other.
+ * All directives in one table (defaults are texts, read as values in a file are); values in force, and what a reload
+ * has changed; checks of directives that depend on each other.
  */
 #include <arpa/inet.h>
 #include <limits.h>
@@ -359,12 +359,8 @@ static bool differs(const struct config *a, const struct config *b, const struct
     d->kind->show(a, d, &x);
     d->kind->show(b, d, &y);
     bool different = x.len != y.len || (x.len > 0 && memcmp(x.data, y.data, x.len) != 0);
-    if (x.len > 0)
-        explicit_bzero(x.data, x.len); /* they may be passwords */
-    if (y.len > 0)
-        explicit_bzero(y.data, y.len);
-    text_clear(&x);
-    text_clear(&y);
+    memory_forget(x.data, x.len); /* they may be passwords */
+    memory_forget(y.data, y.len);
     return different;
 }
 
@@ -446,14 +442,11 @@ bool config_is_local(const struct config *config) {
 bool config_shares_user(const struct config *config) {
     if (config->share_upstream_user != CONFIG_SHARE_AUTO)
         return config->share_upstream_user == CONFIG_SHARE_YES;
-    bool near = config_is_local(config) &&
-                networks_are_none(config->proxy_protocol); /* behind a balancer that sends PROXY headers, the
-                                                              connection's own address says nothing about the client */
-    return near || config->requirepass;
+    /* behind a balancer that sends PROXY headers, the connection's own address says nothing about the client */
+    return (config_is_local(config) && networks_are_none(config->proxy_protocol)) || config->requirepass;
 }
 
-/* Refuses a user without a password. Redis silently ignores masteruser then; here it is an error. Refuses two ways to
- * the password. */
+/* Refuses a user without a password, which Redis silently ignores, and two ways to the password. */
 static void check_login(const struct config *c, struct config_errors *e, struct config_own_login own) {
     char user[40], password[40], file[40], command[40];
     const struct config_login *l = own.login;
@@ -506,8 +499,7 @@ void config_check_together(const struct config *c, struct config_errors *e) {
             e, c, "read-from",
             "read-from: expected masters, or upstream cluster or sentinel, which tell the proxy which replicas "
             "there are");
-    if (c->share_upstream_user == CONFIG_SHARE_NO &&
-        c->requirepass) /* requirepass: an AUTH logs in to the proxy, not to Redis */
+    if (c->share_upstream_user == CONFIG_SHARE_NO && c->requirepass)
         config_refuse(e, c, "share-upstream-user",
                       "share-upstream-user no: expected no requirepass, which takes the clients' logins");
 }

@@ -43,8 +43,7 @@ struct value_kind {
     bool (*read)(struct config_build *b, const struct directive *d, const struct config_words *words);
     void (*show)(const struct config *c, const struct directive *d, struct text *out); /* NULL: there is no value */
     size_t bytes;
-    /* If the field points to memory: give a copied field a copy of that memory (NULL: a field is never copied, since a
-     * reload always takes the new one); free it. */
+    /* If the field points to memory: gives a copied field a copy of it (NULL: it is never copied); frees it. */
     void (*own)(void *field);
     void (*drop)(void *field);
 };
@@ -82,8 +81,6 @@ bool directive_apply(struct config_build *b, const struct directive *d, const st
 /* Append a copy of `len` bytes; clear the words, which are overwritten first since they may be passwords. */
 void words_add(struct config_words *w, const char *text, size_t len);
 void words_clear(struct config_words *w);
-/* Overwrites and frees a text, so that no password stays in freed memory; NULL is ignored. */
-void config_forget(char *text, size_t len);
 /* Appends the words of one line, with quotes and escapes as in redis.conf. Returns NULL, or the error in the line; then
  * nothing was added. */
 const char *words_split(struct config_words *w, const char *line, size_t len) __attribute__((warn_unused_result));

@@ -1,6 +1,6 @@
 /*
  * The kinds of values: how each is read into a field of the configuration, or what was expected; how it is shown in the
- * file's syntax; how it is copied and freed. They know no directive's name and no default; the caller adds the place.
+ * file's syntax; how it is copied and freed.
  */
 #include <arpa/inet.h>
 #include <limits.h>
@@ -63,7 +63,7 @@ static void text_own(void *value) {
 
 static void text_drop(void *value) {
     char *text = *(char **)value;
-    config_forget(text, text ? strlen(text) : 0);
+    memory_forget(text, text ? strlen(text) : 0);
 }
 
 /* Replaces `to` by copies of all words after the first `skip`. */
@@ -209,8 +209,8 @@ static bool read_supervised(struct config_build *b, const struct directive *d, c
     return true;
 }
 
-/* Reads CLASS HARD SOFT SECONDS, once or several times. A proxy has no replicas: limits of that class are checked and
- * ignored, so that lines of a redis.conf can stay as they are. */
+/* Reads CLASS HARD SOFT SECONDS, once or several times. Limits of replicas, of which a proxy has none, are checked and
+ * ignored. */
 static bool read_output_limit(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const CLASSES[] = {"normal", "replica", "slave", "pubsub", NULL};
     if (words->count % 4 != 0)

@@ -139,8 +139,6 @@ void presence_end(struct worker *w);
 
 /* Adds up the counters of all workers. */
 void counters_now(const struct proxy_shared *shared, struct counter_sums *sums);
-/* The resident memory of the process. */
-long long resident_bytes(void);
 
 /* ---- accept.c: listening sockets, and clients that have no session yet ---- */
 

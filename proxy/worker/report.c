@@ -37,17 +37,6 @@ void counters_now(const struct proxy_shared *shared, struct counter_sums *sums) 
         counters_sum(sums, &shared->workers[i]->counters);
 }
 
-long long resident_bytes(void) {
-    long long pages = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f) {
-        if (fscanf(f, "%lld %lld", &pages, &resident) != 2)
-            resident = 0;
-        fclose(f);
-    }
-    return resident * sysconf(_SC_PAGESIZE);
-}
-
 static void report_upstream_nodes(struct worker *w, const struct report *r) {
     struct node_board sum = {.count = 0};
     node_board_sum(w, &sum);
@@ -129,7 +118,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "tcp_port", "%d", (int)w->config->port);
     r->line(r->arg, "threads", "%u", shared->threads);
     r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(worker_now(w) - shared->started_ms) / 1000);
-    r->line(r->arg, "used_memory_rss", "%lld", resident_bytes());
+    r->line(r->arg, "used_memory_rss", "%zu", memory_resident());
     r->line(r->arg, "restart_needed", "%u", atomic_load(&shared->restart_needed));
     r->line(r->arg, "guard_records", "%s", w->config->short_records ? "short" : "hash");
     r->line(r->arg, "invariants_failed", "%llu", (unsigned long long)invariant_failures());

@@ -305,7 +305,7 @@ static void measure_process(const struct proxy_shared *shared, const struct metr
     double cpu = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
                  (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
     single(m, "process_cpu_seconds_total", "counter", "CPU time, of the process and of the kernel for it.", cpu);
-    single(m, "process_resident_memory_bytes", "gauge", "Resident memory.", (double)resident_bytes());
+    single(m, "process_resident_memory_bytes", "gauge", "Resident memory.", (double)memory_resident());
     single(m, "process_open_fds", "gauge", "Open descriptors.", open_fds);
     single(m, "process_max_fds", "gauge", "Most descriptors that may be open.", (double)files.rlim_cur);
     single(m, "process_start_time_seconds", "gauge", "When the process started, since 1970.",
@@ -320,7 +320,7 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     sample(m, "version", shared->version, 1);
     single(m, "uptime_seconds", "gauge", "Seconds since the start.",
            (double)(worker_now(w) - shared->started_ms) / 1000);
-    single(m, "resident_bytes", "gauge", "Resident memory of the process.", (double)resident_bytes());
+    single(m, "resident_bytes", "gauge", "Resident memory of the process.", (double)memory_resident());
     single(m, "invariants_failed_total", "counter",
            "Faults that the proxy found in its own state: the log names each place once.",
            (double)invariant_failures());

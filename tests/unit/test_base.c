@@ -104,6 +104,9 @@ static void test_memory(void **state) {
     memory_free(memory_alloc(0));
     MEMORY_FREE_ALL(p, q, NULL, z);
     memory_free(NULL);
+    memory_forget(memory_strdup("secret"), 6);
+    memory_forget(NULL, 6);
+    assert_in_range(memory_resident(), 100 * 1024, (size_t)1 << 40);
 }
 
 static void test_array(void **state) {
