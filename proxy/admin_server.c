@@ -71,7 +71,7 @@ static void serve(struct ev_loop *loop, struct admin_server *m) {
 
 static void gather(void *arg) {
     struct admin_server *m = arg;
-    m->walk = engine_walk_new(LOCKS_SHOWN_MAX);
+    m->walk = engine_walk_new(LOCKS_SHOWN_MAX, false);
     ev_timer_start(worker_loop(m->first), &m->step);
 }
 

@@ -21,8 +21,7 @@ enum {
     STOOD_MS = 3       /* average time free, in ms, above which handing a release on gains something */
 };
 
-/* Whether acquirers hardly ever release, and others do. If many clients acquire and release, each gets one of its own
- * locks now and then. */
+/* Whether acquirers hardly ever release, and others do. Of many clients each gets one of its own locks now and then. */
 static bool handed_over(const struct evidence *r) {
     return r->by_other >= HANDED_OVER && r->by_own * OWN_OF <= r->by_other;
 }
@@ -32,16 +31,14 @@ static bool throttle(const struct evidence *r) {
     return r->sent == 0 && r->by_other == 0 && r->refused == 0 && r->endless == 0;
 }
 
-/* Whether the row is of a counter, list or sorted set that is a semaphore: several sessions keep a number, token or
- * member of it. */
+/* Whether several sessions keep a number, token or member of the counter, list or sorted set: it is a semaphore. */
 static bool is_semaphore(const struct evidence *r) {
     bool permits = r->kinds == ADVISE_PERMITS && r->odd * ODD_OF <= r->released;
     return r->shared >= SHARED_ENOUGH && (r->kinds == ADVISE_COUNTER || permits);
 }
 
-/* Whether losers delete. A release over a connection whose last attempt was lost is a loser's if there is one more
- * release for each lost attempt. If there are no more releases than acquisitions, it is a pool that hands connections
- * round. */
+/* Whether losers delete: there is one more release for each lost attempt. If there are no more releases than
+ * acquisitions, it is a pool that hands connections round. */
 static bool losers_delete(const struct evidence *r) {
     return r->losers > 0 && surplus_is_losers((double)r->sent, (double)r->acquired, (double)r->losers);
 }
@@ -50,8 +47,8 @@ static bool multiplexed(const struct evidence *r) {
     return r->overlapped || client_library_multiplexes(r->library, strlen(r->library));
 }
 
-/* Whether each worker has its connection, as a row of so many contended releases shows. It is said from SESSION_ROW on,
- * and advised from WORKLOAD_ROW on; over one session SESSION_ROW is enough for both. */
+/* Whether each worker has its connection, as a row of contended releases shows: said from SESSION_ROW on, advised from
+ * WORKLOAD_ROW on. Over one session SESSION_ROW is enough for both. */
 static bool own(const struct evidence *r, uint64_t row) {
     uint64_t longest = 0; /* of a single session */
     for (size_t i = 0; i < ADVISE_SESSIONS; i++)
@@ -84,8 +81,8 @@ static void add_model(struct text *l, const struct evidence *r) {
         text_printf(l, " (%s)", r->library);
 }
 
-/* The option `owner`; "": none. The default rule learns by itself whether it is `connection` or `client`; naming it
- * saves the learning, if nothing contradicts it. */
+/* The option `owner`, or "". The default learns by itself whether it is `connection` or `client`: naming it saves that.
+ */
 static const char *owner_of(const struct evidence *r) {
     if (handed_over(r) && r->by_other_bare >= HANDED_OVER) /* the rules do not stop a script */
         return " owner any";
@@ -96,32 +93,29 @@ static const char *owner_of(const struct evidence *r) {
     return "";
 }
 
-/* Adds a count, ", late 3", if it is not 0. */
-static void add_count(struct text *l, const char *what, uint64_t count) {
+/* Adds a count, ", late 3", unless it is 0. */
+static void add_count(struct text *l, const char *what, unsigned long long count) {
     if (count > 0)
-        text_printf(l, ", %s %llu", what, (unsigned long long)count);
+        text_printf(l, ", %s %llu", what, count);
 }
 
 static void add_counts(struct text *l, const struct evidence *r) {
     if (is_semaphore(r)) {
         bool permits = r->kinds == ADVISE_PERMITS;
-        text_printf(l, permits ? "given back %llu" : "taken %llu",
-                    (unsigned long long)(permits ? r->released : r->acquired + r->lost));
+        text_printf(l, permits ? "given back %llu" : "taken %llu", permits ? r->released : r->acquired + r->lost);
         return;
     }
-    text_printf(l, "acquired %llu, lost %llu, released %llu", (unsigned long long)r->acquired,
-                (unsigned long long)r->lost, (unsigned long long)r->released);
+    text_printf(l, "acquired %llu, lost %llu, released %llu", r->acquired, r->lost, r->released);
     add_count(l, "by others", r->by_other);
     if (losers_delete(r))
-        text_printf(l, ", losers delete: %llu times", (unsigned long long)r->losers);
+        text_printf(l, ", losers delete: %llu times", r->losers);
     add_count(l, "refused", r->refused);
     add_count(l, "late", r->late);
     add_count(l, "in vain", r->in_vain);
-    text_printf(l, ", overruns %llu", throttle(r) ? 0ull : (unsigned long long)r->expired);
+    text_printf(l, ", overruns %llu", throttle(r) ? 0 : r->expired);
     add_count(l, "without expiry", r->endless);
     if (sleepers(r))
-        text_printf(l, ", releases slept through %llu, ms lost with each %llu", (unsigned long long)r->stood,
-                    (unsigned long long)(r->stood_ms / r->stood));
+        text_printf(l, ", releases slept through %llu, ms lost with each %llu", r->stood, r->stood_ms / r->stood);
 }
 
 static const char *values(const struct evidence *r) {
@@ -188,7 +182,7 @@ enum {
 enum { RISK_LOSERS, RISK_LATE, RISK_ONE_SHOT, RISKS };
 
 /* How often the row shows unsafe use of a kind; 0: never, or too seldom to say. */
-static uint64_t risk_count(const struct evidence *r, unsigned kind) {
+static unsigned long long risk_count(const struct evidence *r, unsigned kind) {
     if (is_semaphore(r))
         return 0;
     switch (kind) {
@@ -230,7 +224,7 @@ void advise_line(const struct evidence *r, struct text *l) {
                 !r->ruled    ? "outside of the rules"
                 : r->audited ? "audited"
                              : "enforced",
-                (unsigned long long)r->events);
+                r->events);
     const char *why = no_rule_since(r);
     if (why)
         text_printf(l, "%s", why);
@@ -240,8 +234,7 @@ void advise_line(const struct evidence *r, struct text *l) {
 
 static void dead_line(const struct evidence *r, struct text *l) {
     add_pattern(l, "dead lock: ", r->dead_key);
-    text_printf(l, " by %s: no expiry, its owner is gone, %llu attempts lost since: DEL it, ", r->client,
-                (unsigned long long)r->dead_lost);
+    text_printf(l, " by %s: no expiry, its owner is gone, %llu attempts lost since: DEL it, ", r->client, r->dead_lost);
     if (r->ruled) {
         text_printf(l, "and let the rule enforce a lease");
     } else {
@@ -251,8 +244,7 @@ static void dead_line(const struct evidence *r, struct text *l) {
 }
 
 static void losers_line(const struct evidence *r, struct text *l) {
-    text_printf(l, "%llu time%s a loser deleted another worker's lock. ", (unsigned long long)r->freed,
-                r->freed == 1 ? "" : "s");
+    text_printf(l, "%llu time%s a loser deleted another worker's lock. ", r->freed, r->freed == 1 ? "" : "s");
     if (r->ruled && !r->audited) {
         text_printf(l, "Its rule does not tell the workers apart: 'owner connection' does if each worker has its "
                        "connection, CLIENT SETNAME does with a name for each worker");
@@ -266,10 +258,9 @@ static void late_line(const struct evidence *r, struct text *l) {
     unsigned sessions = 0;
     for (size_t i = 0; i < ADVISE_SESSIONS; i++)
         sessions += r->sessions[i].id != 0;
-    text_printf(l, "%llu of %llu locks were released after their expiry", (unsigned long long)r->late,
-                (unsigned long long)r->acquired);
+    text_printf(l, "%llu of %llu locks were released after their expiry", r->late, r->acquired);
     if (r->late_timed > 0)
-        text_printf(l, ", by %llu ms on average", (unsigned long long)(r->late_ms / r->late_timed));
+        text_printf(l, ", by %llu ms on average", r->late_ms / r->late_timed);
     text_printf(l,
                 ": others may have worked at the same time. Give a longer expiry, or none (the proxy renews the lock "
                 "while its owner is connected)");
@@ -282,7 +273,7 @@ static void one_shot_line(const struct evidence *r, struct text *l) {
     text_printf(l,
                 "%llu times a lock without an expiry was acquired over a connection that closed at once, as redis-cli "
                 "in a script does. %s. Use SET with NX and EX, and a trap that sends DEL (docs/guides/shell.md)",
-                (unsigned long long)r->one_shots,
+                r->one_shots,
                 r->ruled && !r->audited ? "The proxy keeps it for the rule's one-shot time, even if the script has died"
                                         : "If the script dies nothing ends the lock");
 }
@@ -320,8 +311,7 @@ static bool same_pattern(const struct evidence *a, const struct evidence *b) {
     return a->ruled == b->ruled && strcmp(a->pattern, b->pattern) == 0;
 }
 
-/* Adds a row to the line from `first` on of which the same is said, as far as the first row of that line shows.
- * Otherwise it gets a line of its own. */
+/* Adds a row to the line from `first` on of which the same is said; otherwise it gets a line of its own. */
 static void line_add(struct rows *lines, struct verdict *verdicts, size_t first, const struct evidence *row) {
     const struct verdict v = verdict_of(row);
     size_t to = first;
@@ -339,8 +329,8 @@ static void line_add(struct rows *lines, struct verdict *verdicts, size_t first,
 }
 
 /* Adds up the rows of each pattern. The clients of which too little was seen are added up first, by what is unsafe of
- * them: 240 workers with a name each are one application. Then they join the clients of which the same is said, or the
- * first ones if it is still too little. */
+ * them: 240 workers with a name each are one application. Then they join those of which the same is said, or the first
+ * ones. */
 static void add_up(struct rows *rows) {
     struct rows lines = {.row = rows->row};
     struct verdict *verdicts = memory_alloc((rows->count + 1) * sizeof(*verdicts));
@@ -411,8 +401,7 @@ static void each_unsafe(const struct rows *lines, void (*fn)(void *arg, const ch
 
 /* ---- patterns without a rule -------------------------------------------------------------------- */
 
-/* Counts the patterns, each once: further lines are other clients'. A rule may be new, or off: it matches the pattern
- * as it is written. */
+/* Counts the patterns, each once. A rule may be new, or off: it matches the pattern as it is written. */
 static size_t unruled(const struct rows *lines, const struct lock_rules *rules, int64_t since_ms) {
     const struct evidence *last = NULL;
     size_t sum = 0;
@@ -451,8 +440,8 @@ static bool advised(const struct written_pair *pair) {
     return pair->writes >= FENCE_ENOUGH && (pair->writes - pair->held - pair->late) * FENCE_NEARLY <= pair->writes;
 }
 
-/* Whether the line for `other` makes the line for `pair` superfluous: it has the same data under a lock that is held
- * for more of its writes, or a more specific lock; or a wider pattern of data under the same lock. */
+/* Whether the line for `other` makes that for `pair` superfluous: the same data under a lock that is held for more of
+ * its writes, or a more specific lock; or a wider pattern of data under the same lock. */
 static bool outdone(const struct written_pair *pair, const struct written_pair *other) {
     if (pair == other || !advised(other) || pair->db != other->db)
         return false;
@@ -468,8 +457,7 @@ static int most_writes_first(const void *x, const void *y) {
     return greatest_first(((const struct written_pair *)x)->writes, ((const struct written_pair *)y)->writes);
 }
 
-/* Says the line of each pair that deserves a fence, those with most writes first. The counts of writes show which pairs
- * are coincidences. */
+/* Says the line of each pair that deserves a fence, those with most writes first. */
 static void each_fence(struct observer *o, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
     struct written_pair pairs[OBSERVED_PAIRS], said[OBSERVED_PAIRS];
     size_t count = 0, all = observer_pairs(o, pairs);
@@ -486,10 +474,9 @@ static void each_fence(struct observer *o, void (*fn)(void *arg, const char *lin
         struct text line = {0};
         add_pattern(&line, "", p->pattern);
         add_pattern(&line, " is written by holders of ", p->lock);
-        text_printf(&line, ": %llu of %llu writes", (unsigned long long)p->held + p->late,
-                    (unsigned long long)p->writes);
+        text_printf(&line, ": %llu of %llu writes", p->held + p->late, p->writes);
         if (p->late > 0)
-            text_printf(&line, ", %llu of them after the lease was over", (unsigned long long)p->late);
+            text_printf(&line, ", %llu of them after the lease was over", p->late);
         add_pattern(&line, ": fence ", p->pattern);
         add_pattern(&line, " by ", p->lock);
         say(&line, fn, arg);

@@ -29,8 +29,8 @@ uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struc
 
 /* ---- what is believed ------------------------------------------------------------------------ */
 
-/* The claim whose lease was live when Redis ran the command; NULL: none is known. A lease that became known while the
- * command was on its way may have come after the command. It says nothing. */
+/* The claim whose lease was live when Redis ran the command, or NULL. A lease that became known while the command was
+ * on its way may have come after it. */
 static struct claim *believed(const struct audit *a) {
     const struct entry *en = a->f->entry;
     if (!en || !en->live_fence)
@@ -93,8 +93,8 @@ static enum lock_outcome grant_over(struct audit *a) {
     return outcome;
 }
 
-/* Judges a command on another session's lease, or on a foreign lock. Enforcing would have refused it, but Redis has
- * carried it out, so the lease has ended. `takes`: the caller has the lock now. */
+/* Judges a command on another session's lease, or on a foreign lock. Redis has carried it out, so the lease has ended.
+ * `takes`: the caller has the lock now. */
 static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
     enum lock_outcome outcome = refused(a);
     learn_gone(a->f, a->result->fence, LEASE_TAKEN);
@@ -123,9 +123,8 @@ static enum lock_outcome removed(struct audit *a) {
         return audit_conclude(a, LOCK_RELEASED, a->live->fence);
     if (a->live)
         return audit_refuse(a, false);
-    /* The lease that was written over the command's own lock ends, too. A lease that became known while the command was
-     * on its way is taken for an earlier one. Exception: a lease that needed the key to be free came after the command.
-     */
+    /* The lease that was written over the command's own lock ends, too, unless it needed the key to be free: it came
+     * later then. One that became known while the command was on its way is taken for an earlier one. */
     const struct entry *en = a->f->entry;
     const struct claim *c = entry_claims(en);
     while (c && !(c->fence == en->live_fence && c->overwrote && !claim_ended(c)))
@@ -162,8 +161,7 @@ static enum lock_outcome changed(struct audit *a) {
     return audit_conclude(a, LOCK_OPEN, 0);
 }
 
-/* Judges a GETSET. Enforcing lets it swap only the value that its session last read, and else answers the present
- * value. */
+/* Judges a GETSET. Enforcing lets it swap only what its session last read, and else answers the present value. */
 static enum lock_outcome swapped(struct audit *a) {
     const struct lock_event *s = a->sight;
     const struct lock_plan *plan = a->f->plan;
@@ -197,8 +195,7 @@ static enum lock_outcome counted(struct audit *a) {
     return audit_conclude(a, LOCK_COUNTED, live->fence);
 }
 
-/* Notes that a script may have released, extended or taken the leases. Their ends and releases are not expected any
- * more. */
+/* A script may have released, extended or taken the leases: their ends and releases are not expected any more. */
 static enum lock_outcome scripted(struct audit *a) {
     struct entry *en = a->f->entry;
     if (a->f->claim)

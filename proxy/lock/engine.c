@@ -67,8 +67,7 @@ static inline uint64_t key_hash(const struct lock_engine *e, struct lock_session
     return hash;
 }
 
-/* Numbers the workload for the plan's key, which engine_begin has hashed. The session keeps the number of its last
- * command, and the plan has the number for the answer. That earns 1.3 % of the bound on acquire and release. */
+/* The session keeps the number of its last command's workload. That earns 1.3 % of the bound on acquire and release. */
 static inline uint64_t workload_of_plan(struct lock_session *s, const struct peer *p, const struct lock_plan *plan) {
     uint64_t of = (plan->rule->hash ^ p->client->hash) | 1;
     if (plan->key.len > LOCK_KEY_KNOWN)
@@ -281,9 +280,8 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     return session;
 }
 
-/* S7: a session that has lost the lock writes late. Claims are in the order of their fences, so the last claim that
- * fits is the newest. A session without a claim may be a worker that has come back over another connection, as in C1.
- */
+/* S7: a session that has lost the lock writes late. The last claim that fits is the newest. A session without a claim
+ * may be a worker that has come back over another connection, as in C1. */
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms) {
     struct entry *en;
@@ -393,10 +391,9 @@ static __attribute__((noinline)) void outcome_other(struct outcome *f) {
 
 /* ---- the usual answers ------------------------------------------------------------------------- */
 
-/* Does what learn and apply would do in the two cases of nearly all answers. That earns 11 % of the bound on acquire
- * and release. The first case: a lock of which nothing was known is acquired, with the application's own expiry. The
- * second case: the lock's only claim is released by its own session, and no session has lost an attempt or was shown
- * the value. */
+/* Does what learn and apply would do in nearly all answers: 11 % of the bound on acquire and release. A lock of which
+ * nothing was known is acquired, with the application's own expiry; or the lock's only claim is released by its own
+ * session, and no session has lost an attempt or was shown the value. */
 static inline bool outcome_usual(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->plan->verb == LOCK_ACQUIRE && r->outcome == LOCK_GRANTED && !f->entry && r->fence && r->pttl_ms > 0 &&

@@ -122,24 +122,20 @@ enum lock_verb_flag {
 /* VERB(name, what PROXY EXPLAIN calls it, flags). What a command means to a lock; the session layer derives it from the
  * command and its options. */
 #define LOCK_VERBS(VERB)                                                                                               \
-    /* SETNX, SET NX */                                                                                                \
-    VERB(LOCK_ACQUIRE, "acquire", VERB_ACQUIRES | VERB_CLAIMS | VERB_ATTEMPTS)                                         \
+    VERB(LOCK_ACQUIRE, "acquire", VERB_ACQUIRES | VERB_CLAIMS | VERB_ATTEMPTS) /* SETNX, SET NX */                     \
     /* SET with an expiry, SETEX, PSETEX: may acquire */                                                               \
     VERB(LOCK_REPLACE, "replace", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS | VERB_LOCKED | VERB_SAYS)                 \
     /* SET XX, SET IFEQ: writes what is there; acquires only by a takeover (set_if.lua) */                             \
     VERB(LOCK_REWRITE, "replace", VERB_ENROLS | VERB_SAYS)                                                             \
-    /* GETSET, SET GET */                                                                                              \
-    VERB(LOCK_SWAP, "swap", VERB_ACQUIRES | VERB_CLAIMS | VERB_SAYS)                                                   \
+    VERB(LOCK_SWAP, "swap", VERB_ACQUIRES | VERB_CLAIMS | VERB_SAYS) /* GETSET, SET GET */                             \
     /* DEL, UNLINK, GETDEL, DELIFEQ, DELEX */                                                                          \
     VERB(LOCK_RELEASE, "release", VERB_SPENDS | VERB_ENDS | VERB_ENROLS | VERB_RELEASES)                               \
-    /* EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, PERSIST, GETEX */                                                         \
-    VERB(LOCK_EXTEND, "extend", VERB_ENROLS)                                                                           \
+    VERB(LOCK_EXTEND, "extend", VERB_ENROLS) /* EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, PERSIST, GETEX */                \
     /* INCR, HINCRBY: may acquire */                                                                                   \
     VERB(LOCK_COUNT_UP, "count up", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS | VERB_SAYS)                             \
     /* DECR, INCRBY -1: may release; uses the claim up if it released, or was refused */                               \
     VERB(LOCK_COUNT_DOWN, "count down", VERB_SPENDS | VERB_ENDS | VERB_WRITES | VERB_ENROLS | VERB_RELEASES)           \
-    /* GET */                                                                                                          \
-    VERB(LOCK_READ, "read", VERB_SHOWS)                                                                                \
+    VERB(LOCK_READ, "read", VERB_SHOWS) /* GET */                                                                      \
     /* SET without an expiry, APPEND, INCR where counters are no locks: writes data, or its own lock */                \
     VERB(LOCK_PASS, "write: data, unless a lease is there", VERB_CLAIMS | VERB_WRITES | VERB_ENROLS | VERB_LOCKED)     \
     /* RENAME, COPY, MSET, *STORE, ...: uses the claim up if it ended the lease */                                     \
@@ -152,12 +148,9 @@ enum lock_verb_flag {
     VERB(LOCK_QUEUE_READ, "queue read", VERB_QUEUE)                                                                    \
     /* LREM: names a node; only the node's owner may remove it */                                                      \
     VERB(LOCK_QUEUE_REMOVE, "queue remove", VERB_QUEUE | VERB_RELEASES)                                                \
-    /* LSET, LTRIM */                                                                                                  \
-    VERB(LOCK_QUEUE_SET, "queue change", VERB_QUEUE | VERB_LOCKED)                                                     \
-    /* PROXY LOCK, PROXY TOKEN */                                                                                      \
-    VERB(LOCK_INSPECT, "inspect", 0)                                                                                   \
-    /* PROXY RELEASE */                                                                                                \
-    VERB(LOCK_OPERATOR, "operator release", 0)
+    VERB(LOCK_QUEUE_SET, "queue change", VERB_QUEUE | VERB_LOCKED) /* LSET, LTRIM */                                   \
+    VERB(LOCK_INSPECT, "inspect", 0)                               /* PROXY LOCK, PROXY TOKEN */                       \
+    VERB(LOCK_OPERATOR, "operator release", 0)                     /* PROXY RELEASE */
 
 enum lock_verb {
 #define VERB_NAME(name, text, flags) name,
@@ -546,38 +539,39 @@ struct lock_facts {
     int64_t age_ms; /* for engine_learnt: so long ago the facts were confirmed */
 };
 
-/* INCIDENT(name, its name for people). */
-#define LOCK_INCIDENTS(INCIDENT)                                                                                       \
-    INCIDENT(INCIDENT_LATE_RELEASE, "late_release")                                                                    \
-    INCIDENT(INCIDENT_FOREIGN_RELEASE, "foreign_release")                                                              \
-    INCIDENT(INCIDENT_FOREIGN_EXTEND, "foreign_extend")                                                                \
-    INCIDENT(INCIDENT_OVERWRITE, "overwrite")                                                                          \
-    INCIDENT(INCIDENT_NO_EXPIRY, "no_expiry")                                                                          \
-    INCIDENT(INCIDENT_OVERRUN, "overrun")                                                                              \
-    INCIDENT(INCIDENT_ABANDONED, "abandoned")                                                                          \
-    INCIDENT(INCIDENT_AMBIGUOUS, "ambiguous")                                                                          \
-    INCIDENT(INCIDENT_LOST_HEAD, "lost_head")                                                                          \
-    INCIDENT(INCIDENT_RENEWAL_LOST, "renewal_lost")                                                                    \
-    INCIDENT(INCIDENT_UNCONFIRMED, "unconfirmed")                                                                      \
-    INCIDENT(INCIDENT_OPERATOR_RELEASE, "operator_release")                                                            \
-    INCIDENT(INCIDENT_SHARED, "shared")                                                                                \
-    INCIDENT(INCIDENT_BELIEVED, "believed")                                                                            \
-    INCIDENT(INCIDENT_HELD_LONG, "held_long")                                                                          \
-    INCIDENT(INCIDENT_DEADLOCK, "deadlock")                                                                            \
-    INCIDENT(INCIDENT_LATE_WRITE, "late_write")                                                                        \
-    INCIDENT(INCIDENT_ONE_SHOT, "one_shot")                                                                            \
-    INCIDENT(INCIDENT_PERMIT_RETURNED, "permit_returned")                                                              \
-    INCIDENT(INCIDENT_PERMIT_LOST, "permit_lost")                                                                      \
-    INCIDENT(INCIDENT_REMEMBERED, "remembered")                                                                        \
-    INCIDENT(INCIDENT_OVERTAKEN, "overtaken")                                                                          \
-    INCIDENT(INCIDENT_LOST, "lost")
+/* KIND(name, the word for it): a kind of incident. */
+#define LOCK_INCIDENTS(KIND)                                                                                           \
+    KIND(INCIDENT_LATE_RELEASE, "late_release")                                                                        \
+    KIND(INCIDENT_FOREIGN_RELEASE, "foreign_release")                                                                  \
+    KIND(INCIDENT_FOREIGN_EXTEND, "foreign_extend")                                                                    \
+    KIND(INCIDENT_OVERWRITE, "overwrite")                                                                              \
+    KIND(INCIDENT_NO_EXPIRY, "no_expiry")                                                                              \
+    KIND(INCIDENT_OVERRUN, "overrun")                                                                                  \
+    KIND(INCIDENT_ABANDONED, "abandoned")                                                                              \
+    KIND(INCIDENT_AMBIGUOUS, "ambiguous")                                                                              \
+    KIND(INCIDENT_LOST_HEAD, "lost_head")                                                                              \
+    KIND(INCIDENT_RENEWAL_LOST, "renewal_lost")                                                                        \
+    KIND(INCIDENT_UNCONFIRMED, "unconfirmed")                                                                          \
+    KIND(INCIDENT_OPERATOR_RELEASE, "operator_release")                                                                \
+    KIND(INCIDENT_SHARED, "shared")                                                                                    \
+    KIND(INCIDENT_BELIEVED, "believed")                                                                                \
+    KIND(INCIDENT_HELD_LONG, "held_long")                                                                              \
+    KIND(INCIDENT_DEADLOCK, "deadlock")                                                                                \
+    KIND(INCIDENT_LATE_WRITE, "late_write")                                                                            \
+    KIND(INCIDENT_ONE_SHOT, "one_shot")                                                                                \
+    KIND(INCIDENT_PERMIT_RETURNED, "permit_returned")                                                                  \
+    KIND(INCIDENT_PERMIT_LOST, "permit_lost")                                                                          \
+    KIND(INCIDENT_REMEMBERED, "remembered")                                                                            \
+    KIND(INCIDENT_OVERTAKEN, "overtaken")                                                                              \
+    KIND(INCIDENT_LOST, "lost")
 
 enum lock_incident_kind {
-#define INCIDENT_NAME(name, text) name,
-    LOCK_INCIDENTS(INCIDENT_NAME)
-#undef INCIDENT_NAME
+#define KIND_NAME(name, text) name,
+    LOCK_INCIDENTS(KIND_NAME)
+#undef KIND_NAME
         INCIDENT_KINDS
 };
+/* The name of a kind of incident, "late_release", ...; static. */
 const char *lock_incident_name(enum lock_incident_kind kind);
 
 /* Pointers are borrowed. The sink gets "" for a text that is NULL, which is not known. */
@@ -739,17 +733,11 @@ struct lock_fight {
 /* Finds the locks with the most lost attempts, in descending order. Returns how many. */
 size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_fight *out, size_t max);
 
-/* Finds in steps the newest leases believed live, or delayed, at most max, and fewer if names are very long.
- * engine_walk_step returns whether there are more keys to look at. engine_walk_each calls fn for each lease, newest
- * first. */
+/* Finds in steps the newest leases believed live, or delayed, at most max, and fewer if names are very long; `oldest`:
+ * the oldest live ones. engine_walk_step returns whether there are more keys to look at. engine_walk_each calls fn for
+ * each lease, the newest or oldest first. */
 struct lock_walk;
-struct lock_walk *engine_walk_new(size_t max);
-/* The same for the oldest live leases, oldest first. */
-struct lock_walk *engine_walk_new_oldest(size_t max);
+struct lock_walk *engine_walk_new(size_t max, bool oldest);
 void engine_walk_free(struct lock_walk *walk);
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms);
 void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const struct lock_view *v), void *arg);
-
-/* All steps at once. fn must not call the engine. */
-void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
-                       void (*fn)(void *arg, const struct lock_view *v), void *arg);

@@ -33,17 +33,11 @@ static inline uint64_t fold(uint64_t a, uint64_t b) {
 #endif
 }
 
-/* Bytes as a number, the same on every machine. */
-static inline uint64_t load_eight(const unsigned char *p) {
-    uint64_t n;
-    memcpy(&n, p, sizeof(n));
+/* Bytes, eight at most, as a number, the same on every machine. */
+static inline uint64_t load(const unsigned char *p, size_t bytes) {
+    uint64_t n = 0;
+    memcpy(&n, p, bytes);
     return le64toh(n);
-}
-
-static inline uint64_t load_four(const unsigned char *p) {
-    uint32_t n;
-    memcpy(&n, p, sizeof(n));
-    return le32toh(n);
 }
 
 /* The last words overlap with what is before them: there is no loop over single bytes. */
@@ -53,16 +47,16 @@ uint64_t hash_bytes(const struct hash_seed *seed, const void *data, size_t len) 
     uint64_t state = seed->k0 ^ FIRST, a = 0, b = 0;
     if (len > 16) {
         for (size_t left = len; left > 16; left -= 16, p += 16)
-            state = fold(load_eight(p) ^ seed->k1 ^ SECOND, load_eight(p + 8) ^ state);
+            state = fold(load(p, 8) ^ seed->k1 ^ SECOND, load(p + 8, 8) ^ state);
         p = (const unsigned char *)data + len;
-        a = load_eight(p - 16);
-        b = load_eight(p - 8);
+        a = load(p - 16, 8);
+        b = load(p - 8, 8);
     } else if (len >= 8) {
-        a = load_eight(p);
-        b = load_eight(p + len - 8);
+        a = load(p, 8);
+        b = load(p + len - 8, 8);
     } else if (len >= 4) {
-        a = load_four(p);
-        b = load_four(p + len - 4);
+        a = load(p, 4);
+        b = load(p + len - 4, 4);
     } else if (len > 0) {
         a = (uint64_t)p[0] << 16 | (uint64_t)p[len / 2] << 8 | p[len - 1];
     }
@@ -75,20 +69,16 @@ enum { DIGIT = 1, HEX = 2, LETTER = 4, SPECIAL = 8, DIGITS = DIGIT | HEX };
 
 /* The class of each byte of a key. */
 static const uint8_t KINDS[256] = {
-    ['0'] = DIGITS,       ['1'] = DIGITS,       ['2'] = DIGITS,       ['3'] = DIGITS,       ['4'] = DIGITS,
-    ['5'] = DIGITS,       ['6'] = DIGITS,       ['7'] = DIGITS,       ['8'] = DIGITS,       ['9'] = DIGITS,
-    ['a'] = LETTER | HEX, ['b'] = LETTER | HEX, ['c'] = LETTER | HEX, ['d'] = LETTER | HEX, ['e'] = LETTER | HEX,
-    ['f'] = LETTER | HEX, ['g'] = LETTER,       ['h'] = LETTER,       ['i'] = LETTER,       ['j'] = LETTER,
-    ['k'] = LETTER,       ['l'] = LETTER,       ['m'] = LETTER,       ['n'] = LETTER,       ['o'] = LETTER,
-    ['p'] = LETTER,       ['q'] = LETTER,       ['r'] = LETTER,       ['s'] = LETTER,       ['t'] = LETTER,
-    ['u'] = LETTER,       ['v'] = LETTER,       ['w'] = LETTER,       ['x'] = LETTER,       ['y'] = LETTER,
-    ['z'] = LETTER,       ['A'] = LETTER | HEX, ['B'] = LETTER | HEX, ['C'] = LETTER | HEX, ['D'] = LETTER | HEX,
-    ['E'] = LETTER | HEX, ['F'] = LETTER | HEX, ['G'] = LETTER,       ['H'] = LETTER,       ['I'] = LETTER,
-    ['J'] = LETTER,       ['K'] = LETTER,       ['L'] = LETTER,       ['M'] = LETTER,       ['N'] = LETTER,
-    ['O'] = LETTER,       ['P'] = LETTER,       ['Q'] = LETTER,       ['R'] = LETTER,       ['S'] = LETTER,
-    ['T'] = LETTER,       ['U'] = LETTER,       ['V'] = LETTER,       ['W'] = LETTER,       ['X'] = LETTER,
-    ['Y'] = LETTER,       ['Z'] = LETTER,       ['?'] = SPECIAL,      ['['] = SPECIAL,      [']'] = SPECIAL,
-    ['\\'] = SPECIAL,     ['*'] = SPECIAL,
+    ['0' ... '9'] = DIGITS,
+    ['a' ... 'f'] = LETTER | HEX,
+    ['A' ... 'F'] = LETTER | HEX,
+    ['g' ... 'z'] = LETTER,
+    ['G' ... 'Z'] = LETTER,
+    ['?'] = SPECIAL,
+    ['['] = SPECIAL,
+    [']'] = SPECIAL,
+    ['\\'] = SPECIAL,
+    ['*'] = SPECIAL,
 };
 
 static inline unsigned kind(char c) {
@@ -134,9 +124,8 @@ static inline void put_star(struct pattern *t) {
     t->star = true;
 }
 
-/* Reads a word of letters and digits, and returns its length. The word is an identifier, and no name, if it is
- * hexadecimal with a digit, or long with several digits. It is written as a name while it is read, and taken back if
- * its end shows that it is an identifier. */
+/* Reads a word of letters and digits. It is an identifier, and no name, if it is hexadecimal with a digit, or long with
+ * several digits. It is written as a name, and taken back if its end shows that it is an identifier. */
 static inline size_t put_word(struct pattern *t, const char *p, size_t len) {
     struct pattern before = *t;
     size_t digits = 0, hex = 0, n = 0;
@@ -202,10 +191,7 @@ uint64_t advise_pattern_text_hash(const char *pattern, size_t len) {
 }
 
 size_t advise_stem(const char *pattern, size_t len) {
-    for (; len > 0; len--) {
-        char c = pattern[len - 1];
-        if (c == ':' || c == '/' || c == '|' || c == '.' || c == '#' || c == '@' || c == '-' || c == '_')
-            break;
-    }
+    while (len > 0 && !memchr(":/|.#@-_", pattern[len - 1], 8))
+        len--;
     return len;
 }

@@ -11,9 +11,9 @@ enum { ACTION_MAX = 512 };
 
 const char *lock_incident_name(enum lock_incident_kind kind) {
     static const char *const texts[] = {
-#define INCIDENT_TEXT(name, text) text,
-        LOCK_INCIDENTS(INCIDENT_TEXT)
-#undef INCIDENT_TEXT
+#define KIND_TEXT(name, text) text,
+        LOCK_INCIDENTS(KIND_TEXT)
+#undef KIND_TEXT
     };
     return texts[kind];
 }

@@ -21,8 +21,8 @@ enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
 enum { ALARMS_A_PEER = 64 };               /* a session that loses more at once hears of these */
 enum { BEATS = 64, BEAT_LEAST_MS = 1000 }; /* into so many parts a beat is divided; and how long it lasts at least */
 
-/* A lock with the application's own expiry, whose client has never released one under the rule, is a throttle: it is
- * meant to run out. */
+/* A lock with an expiry of its own, whose client has never released one under the rule, is a throttle, meant to run
+ * out. */
 static bool lease_release_expected(const struct shard *sh, const struct claim *c) {
     return c->fence && c->release == RELEASE_NONE &&
            (c->leased || (c->observed && !c->end_ms) || releaser_known(sh->engine, c->rule, c->peer->client));
@@ -55,8 +55,8 @@ static bool is_own(const struct claim *c) {
            workload_dedicated(c->workload, c->peer);
 }
 
-/* Whether the session may hear of the lease's end: it is here, the lease was its own, and it has not let go of it. C6:
- * over shared connections a lease that makes way early was released by a colleague. */
+/* Whether the session may hear of the lease's end. C6: a shared lease that makes way early was released by a colleague.
+ */
 static bool may_hear(const struct shard *sh, const struct claim *c, enum lease_end why) {
     const struct peer *p = c->peer;
     if (!sh->engine->sink.alarm || !c->fence || p->closed || p->remote || !p->session || c->release != RELEASE_NONE ||
@@ -90,8 +90,7 @@ void alarms_forget(struct peer *p, const struct lock_key *key, uint64_t but) {
     }
 }
 
-/* A lease has just ended. If its session is to hear of it, notes that and tells the sink. `said`: an incident has
- * reported the end. */
+/* If the session of a lease that has just ended is to hear of it, tells the sink. `said`: an incident has said it. */
 static void alarm_note(struct shard *sh, struct claim *c, enum lease_end why, bool said) {
     if (!may_hear(sh, c, why))
         return;
@@ -156,8 +155,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     int64_t inexact_ms = now_ms - since_ms + 50, moved_ms = end_ms - c->end_ms;
     if (moved_ms > inexact_ms)
         c->looked = false;
-    /* `renew always`: an expiry of the application's is renewed for its full length. A command that leaves the
-     * end where it was leaves the length, too. */
+    /* An expiry of the application's is renewed for its full length, which a command that leaves the end leaves, too.
+     */
     if (leased)
         c->period_ms = c->rule->lease_ms;
     else if (moved_ms > inexact_ms || moved_ms < -inexact_ms || c->leased)
@@ -168,12 +167,10 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
     bool left = c->reported && !claim_heritable(c) && !c->handing && !claim_one_shot(c);
     c->renewing = wanted && c->period_ms > 0 && !claim_doubtful(c) && !left && !c->observed;
-    /* Renewal is due when a third of the lease is over, counted from the earliest moment at which the lease can
-     * have begun. The application may have touched the lock without moving its end. */
+    /* Renewal is due when a third of the lease is over, counted from the earliest moment at which it can have begun. */
     c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
-    /* The locks of one slot are renewed at the same time, in one call (lease_work.c). For that, a renewal is made up to
-     * a sixth of the lease early, and all later ones a third of the lease after the one before. Short leases come one
-     * by one. */
+    /* The locks of one slot are renewed in one call (lease_work.c): up to a sixth of the lease early, and then each
+     * third of the lease. Short leases come one by one. */
     int64_t beat_ms = c->period_ms / 6;
     if (c->renewing && beat_ms >= BEAT_LEAST_MS) {
         struct lock_key key = entry_key(c->entry);
@@ -224,8 +221,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         if (en->live_fence <= en->gone_fence)
             en->live_fence = 0;
     }
-    /* The lease may have ended by itself. A session that asks again and again may learn that before this proxy
-     * notices it. */
+    /* A session that asks again and again may learn of a lease's own end before this proxy notices it. */
     bool by_itself = why == LEASE_OVER || (why == LEASE_GONE && c->end_ms && c->end_ms <= now_ms + INEXACT_MS);
     c->delays = by_itself && c->rule->lock_delay_ms > 0 && c->fence && !c->observed;
     invariant(c->peer->remote || sh->live > 0, "S1: a lease ends where none is live");
@@ -266,10 +262,9 @@ static int64_t grace_of(const struct claim *c) {
     return claim_asked(c) && !claim_looking(c) ? RENEWAL_GRACE_MS : 0;
 }
 
-/* When the proxy reads the lock's end, shortly before the lease ends. It does so if the expiry is the application's
- * own, and a release is expected or the session is to hear of the end. A watchdog may extend the lock directly at
- * Redis. The guard record would then end at the old time, and the holder's release would be refused. NO_DEADLINE: the
- * proxy need not read the end, or has read it. */
+/* When the proxy reads the lock's end, shortly before it: if the expiry is the application's own, and a release is
+ * expected or the session is to hear of the end. A watchdog may extend the lock directly at Redis, and the guard record
+ * would end at the old time. NO_DEADLINE: it need not read the end, or has read it. */
 static int64_t look_due(const struct shard *sh, const struct claim *c) {
     int64_t before = (c->end_ms - c->granted_ms) / 4;
     if (before > LOOK_BEFORE_MS)
@@ -293,8 +288,8 @@ static int64_t long_due(const struct shard *sh, const struct claim *c) {
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     int64_t due;
     if (!claim_ended(c)) {
-        /* A lock without an expiry under audit never ends by itself. After its owner has left, it is remembered for as
-         * long as its lease would have lasted. */
+        /* Under audit a lock without an expiry is remembered, after its owner has left, for as long as its lease would
+         * have lasted. */
         if (!c->end_ms && c->reported && (c->observed || c->rule->lease_ms))
             c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
         due = c->end_ms ? c->end_ms + grace_of(c) : NO_DEADLINE;
@@ -316,8 +311,7 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     return true;
 }
 
-/* The last expiry (ms) that the proxy gives to a lease when this process stops. A one-shot client does not come back,
- * so its lock gets the rest of its time. */
+/* The last expiry when this process stops. A one-shot client does not come back: its lock gets the rest of its time. */
 static int64_t handover_ms(const struct claim *c, int64_t now_ms) {
     int64_t left_ms = claim_one_shot(c) - now_ms;
     return left_ms > c->rule->handover_ms ? left_ms : c->rule->handover_ms;
@@ -415,42 +409,35 @@ void engine_leave(struct lock_engine *e) {
 
 unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
-    TABLE_FOREACH(it, &sh->entries) {
-        struct entry *en = LIST_ENTRY(it, struct entry, link);
-        for (struct claim *c = en->claims; c; c = c->next) {
-            if (asked == max)
-                return asked;
-            if (c->rule->handover_ms == 0 || !is_renewed(c, now_ms))
-                continue;
-            if (claim_heritable(c) && !c->handing) { /* lease_abandon did not hand it over before */
-                c->handing = true;
-                successor_tell(sh, c, handover_end(c, now_ms), now_ms);
-            }
-            int64_t last_ms = handover_ms(c, now_ms);
-            if (claim_asked(c) || c->end_ms >= now_ms + last_ms - last_ms / 4 || (c->unhanded && now_ms < c->renew_ms))
-                continue;
-            ask_renewal(sh, c, last_ms, now_ms);
-            timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
-            asked++;
+    CLAIMS_FOREACH(c, sh) {
+        if (asked == max)
+            return asked;
+        if (c->rule->handover_ms == 0 || !is_renewed(c, now_ms))
+            continue;
+        if (claim_heritable(c) && !c->handing) { /* lease_abandon did not hand it over before */
+            c->handing = true;
+            successor_tell(sh, c, handover_end(c, now_ms), now_ms);
         }
+        int64_t last_ms = handover_ms(c, now_ms);
+        if (claim_asked(c) || c->end_ms >= now_ms + last_ms - last_ms / 4 || (c->unhanded && now_ms < c->renew_ms))
+            continue;
+        ask_renewal(sh, c, last_ms, now_ms);
+        timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
+        asked++;
     }
     return asked;
 }
 
 unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
-    SHARDS_FOREACH(sh, e, ALL_SHARDS) {
-        if (asked == max)
+    SHARDS_FOREACH(sh, e, asked < max ? ALL_SHARDS : 0)
+    CLAIMS_FOREACH(c, sh) {
+        if (asked == max || !is_renewed(c, now_ms) || claim_asked(c) || !lease_owner_here(c) ||
+            c->end_ms >= now_ms + ms + c->period_ms / 3)
             continue;
-        TABLE_FOREACH(it, &sh->entries)
-        for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c && asked < max; c = c->next) {
-            if (!is_renewed(c, now_ms) || claim_asked(c) || !lease_owner_here(c) ||
-                c->end_ms >= now_ms + ms + c->period_ms / 3)
-                continue;
-            ask_renewal(sh, c, c->period_ms + ms, now_ms);
-            timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
-            asked++;
-        }
+        ask_renewal(sh, c, c->period_ms + ms, now_ms);
+        timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
+        asked++;
     }
     return asked;
 }
@@ -458,8 +445,7 @@ unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t
 unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms) {
     unsigned lost = 0;
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
-    TABLE_FOREACH(it, &sh->entries)
-    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next) {
+    CLAIMS_FOREACH(c, sh) {
         if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))
             continue;
         bool own = !c->peer->remote && !c->shown;
@@ -505,8 +491,8 @@ static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
         entry_settle(sh, en);
 }
 
-/* A contender is kept for longer while the key has claims, which the proxy may judge by it. It is also kept while it
- * has nodes in a list lock that count for as long as their owner is connected. */
+/* A contender is kept for longer while the key has claims, which the proxy may judge by it, or while it has nodes in a
+ * list lock that count for as long as their owner is connected. */
 static void contender_due(struct shard *sh, struct contender *w, int64_t now_ms) {
     struct entry *en = w->entry;
     int64_t until = w->touched_ms + w->memory_ms;
@@ -522,8 +508,8 @@ static void contender_due(struct shard *sh, struct contender *w, int64_t now_ms)
     }
 }
 
-/* How many timers of a shard run in one tick: TICK_STEPS, and one more for each TICK_LATE_MS by which the first timer
- * is late. Many leases may be due at once, and all requests wait behind their renewals. */
+/* So many timers run in one tick, and one more for each TICK_LATE_MS by which the first one is late. Many leases may be
+ * due at once, and all requests wait behind their renewals. */
 enum { TICK_STEPS = 64, TICK_LATE_MS = 16 };
 
 void lease_tick(struct shard *sh, int64_t now_ms) {
@@ -562,8 +548,7 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
         } else if (outcome == LOCK_DONE) {
             c->renewals += c->renewals + 1u < 1u << RENEWAL_BITS;
             sh->stats.renewals++;
-            /* The application may have set its own expiry while the renewal was in flight. Its answer has
-             * come meanwhile, and the expiry is not the proxy's own any more. */
+            /* The application may have set its own expiry meanwhile, which is not the proxy's any more. */
             if (!r->leased || c->leased || !crossed)
                 lease_told(sh, c, r, crossed ? 0 : UINT64_MAX, crossed ? now_ms : c->renew_ms, now_ms);
         } else if (outcome == LOCK_HELD && c->queue && r->fence == c->fence) {

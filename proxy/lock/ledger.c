@@ -47,15 +47,12 @@ static void contenders_free(struct entry *en) {
 void ledger_clear(struct lock_engine *e) {
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
-        TABLE_FOREACH(it, &sh->peers) {
-            struct peer *p = LIST_ENTRY(it, struct peer, link);
-            while (!list_empty(&p->contenders))
-                contender_remove(sh, LIST_ENTRY(list_first(&p->contenders), struct contender, of_peer));
-            while (!list_empty(&p->tenures))
-                tenure_remove(LIST_ENTRY(list_first(&p->tenures), struct tenure, of_peer));
-        }
         TABLE_FOREACH(it, &sh->entries) {
             struct entry *en = LIST_ENTRY(it, struct entry, link);
+            while (entry_contender_list(en))
+                contender_remove(sh, entry_contender_list(en));
+            while (entry_tenures(en))
+                tenure_remove(entry_tenures(en));
             while (en->claims)
                 claim_remove(sh, en->claims);
             contenders_free(en);
@@ -64,6 +61,7 @@ void ledger_clear(struct lock_engine *e) {
         TABLE_FOREACH(it, &sh->peers) {
             struct peer *p = LIST_ENTRY(it, struct peer, link);
             session_stats_clear(p);
+            alarms_clear(p);
             if (p->orphan && --p->orphan->refs == 0)
                 memory_free(p->orphan);
             client_put(&e->clients, p->client);
@@ -507,8 +505,7 @@ inline void claim_succession_enter(struct claim *c, enum succession_state to) {
 
 /* ---- contenders ------------------------------------------------------------------------------- */
 
-/* Finds a contender by walking both lists at once: the shorter one ends the search. A contended key has many
- * contenders, and so has a session that looks at many keys. */
+/* Walks both lists at once: a contended key has many contenders, and so has a session that looks at many keys. */
 struct contender *contender_find(const struct entry *en, const struct peer *p) {
     struct contender *of_entry = entry_contender_list(en);
     const struct list_node *n = p->contenders.prev;

@@ -582,6 +582,11 @@ static inline struct shard *shard_next(struct lock_engine *e, struct shard *befo
 #define SHARDS_FOREACH(sh, e, which)                                                                                   \
     for (struct shard *sh = shard_next(e, NULL, which); sh; sh = shard_next(e, sh, which))
 
+/* Walks all claims of a shard; the body may not remove them. */
+#define CLAIMS_FOREACH(c, sh)                                                                                          \
+    TABLE_FOREACH(it, &(sh)->entries)                                                                                  \
+    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
+
 /* ---- ledger.c -------------------------------------------------------------------------------- */
 
 /* Hashes a key, and its pattern into *pattern (NULL: not wanted). Keys of one pattern are in one shard. */

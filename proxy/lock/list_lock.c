@@ -24,8 +24,7 @@ static void note_push(struct outcome *f) {
         contender_remove(f->sh, w);
 }
 
-/* K1: notes the node that the session pushes, or tries to push. The session may be recognised for this node once it
- * is shown the node at the head. */
+/* K1: the session pushes this node, or tries to. It may be recognised for it once it is shown the node at the head. */
 static void note_node(struct outcome *f) {
     if (f->peer->closed || !f->result->value)
         return;
@@ -34,8 +33,7 @@ static void note_node(struct outcome *f) {
     contender_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
-/* Makes a claim for a session that was shown the node at the head and may be its owner. The lease is renewed for the
- * session as for the owner. */
+/* The session was shown the node at the head and may be its owner: the lease is renewed for it as for the owner. */
 static void apply_shown(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (!r->value || f->peer->closed)
@@ -53,8 +51,7 @@ static void apply_shown(struct outcome *f) {
     note_push(f);
 }
 
-/* The session looks at the head again, so it does not work under the head's lease. Its claim as a possible owner
- * ends. */
+/* A session that looks at the head again does not work under its lease: its claim as a possible owner ends. */
 static void apply_looks_again(struct outcome *f) {
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;
@@ -63,8 +60,8 @@ static void apply_looks_again(struct outcome *f) {
     }
 }
 
-/* K1: the session was shown this node at the head. LPOS names the node, as a push does. Once the session that pushed
- * the node has left, this session's own claim at the head counts, and no recognition is needed. */
+/* K1: the session was shown this node at the head. LPOS names the node, as a push does. Once the session that pushed it
+ * has left, this session's own claim at the head counts. */
 static void note_head(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (!r->value || f->peer->closed)

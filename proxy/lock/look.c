@@ -41,8 +41,7 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
 int64_t engine_longest_ms(struct lock_engine *e, int64_t now_ms) {
     int64_t longest_ms = 0;
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
-    TABLE_FOREACH(it, &sh->entries)
-    for (const struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next) {
+    CLAIMS_FOREACH(c, sh) {
         int64_t left_ms = c->end_ms == 0 ? INT64_MAX : c->end_ms - now_ms;
         if (c->fence && claim_is_live(c, now_ms) && left_ms > longest_ms)
             longest_ms = left_ms;
@@ -91,8 +90,7 @@ static void walk_cut(struct lock_walk *walk) {
     walk->cut = walk->count == walk->max;
 }
 
-/* Whether a claim's lease was counted already. Several sessions may be the holder of a list lock, with a claim each
- * for the one lease. */
+/* Whether the lease was counted already: several sessions may be the holder of a list lock, with a claim each. */
 static bool counted(const struct entry *en, const struct claim *c, int64_t now_ms) {
     for (const struct claim *o = en->claims; c->shown && o != c; o = o->next)
         if (o->fence == c->fence && claim_is_live(o, now_ms))
@@ -140,17 +138,11 @@ static void offer_entry(void *arg, struct table_link *link) {
     }
 }
 
-struct lock_walk *engine_walk_new(size_t max) {
+struct lock_walk *engine_walk_new(size_t max, bool oldest) {
     struct lock_walk *walk = memory_zalloc(sizeof(*walk));
     walk->max = max;
-    walk->order = newest_first;
-    return walk;
-}
-
-struct lock_walk *engine_walk_new_oldest(size_t max) {
-    struct lock_walk *walk = engine_walk_new(max);
-    walk->order = oldest_first;
-    walk->only_live = true;
+    walk->order = oldest ? oldest_first : newest_first;
+    walk->only_live = oldest;
     return walk;
 }
 
@@ -181,15 +173,6 @@ bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now
 void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const struct lock_view *v), void *arg) {
     for (size_t i = 0; i < walk->count; i++)
         fn(arg, &walk->views[i].view);
-}
-
-void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
-                       void (*fn)(void *arg, const struct lock_view *v), void *arg) {
-    struct lock_walk *walk = engine_walk_new(max);
-    while (engine_walk_step(e, walk, now_ms))
-        ;
-    engine_walk_each(walk, fn, arg);
-    engine_walk_free(walk);
 }
 
 void engine_standing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms,

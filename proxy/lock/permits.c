@@ -1,7 +1,4 @@
-/*
- * The ledger of permits. permits.h says what it is for. Every public function takes the mutex; the functions above them
- * are called with it.
- */
+/* The ledger of permits. Every public function takes the mutex; the functions above them are called with it. */
 #include "proxy/lock/permits.h"
 
 #include <pthread.h>
@@ -208,8 +205,8 @@ static int64_t older(const struct permit *p, const struct permit_op *op) {
     return p->shape == PERMIT_COUNT && p->seq < op->seq ? p->n : 0;
 }
 
-/* Forgets permits that the counter shows to be gone: before this operation it had `before`, which is less than what
- * sessions had taken. The key has expired, or was changed where the proxy does not see it. */
+/* Forgets permits that the counter shows to be gone: before this operation it had `before`, less than what was taken.
+ * The key has expired, or was changed around the proxy. */
 static void settle_counter(struct permit_ledger *l, const struct permit_op *op, int64_t before) {
     int64_t excess = -(before < 0 ? 0 : before);
     LIST_FOREACH(it, &op->key->permits)

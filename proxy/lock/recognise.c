@@ -24,8 +24,7 @@
 /* Which part of two values has to be equal, for the values to count as the same. */
 enum alike { ALIKE_WHOLE, ALIKE_FIELD };
 
-/* The value of a hash lock, as claims and contenders store it. The high half hashes the field's name. The low half
- * hashes the field's content, and is 0 if that is not known (`content` NULL). */
+/* The value of a hash lock: the high half hashes the field's name, the low half its content; 0: that is not known. */
 static uint64_t value_of_field(const struct hash_seed *seed, const struct lock_field *field) {
     uint64_t name = hash_bytes(seed, field->name, field->len) & ~(uint64_t)UINT32_MAX;
     return field->content ? name | (hash_bytes(seed, field->content, field->content_len) & UINT32_MAX) | 1 : name;
@@ -41,47 +40,31 @@ static bool is_alike(enum alike alike, uint64_t a, uint64_t b) {
 
 /* ---- whether a value tells ------------------------------------------------------------------------ */
 
-/* Whether the value is known to be written by several workers. Either a third open session of the client has tried to
- * write it or has a claim with it. Or the session itself has a claim with it, from an earlier lease. */
-static bool is_constant(const struct entry *en, const struct peer *self, const struct claim *c, enum alike alike) {
-    for (const struct contender *w = entry_contender_list(en); w; w = w->next)
-        if (w->tried && is_alike(alike, w->tried, c->value) && w->peer != self && w->peer != c->peer &&
-            w->peer->client == self->client && !w->peer->closed)
-            return true;
-    for (const struct claim *o = entry_claims(en); o; o = o->next)
-        if (o->valued && is_alike(alike, o->value, c->value) && o != c && o->peer != c->peer &&
-            o->peer->client == self->client && !o->peer->closed && !o->peer->remote)
-            return true;
-    return false;
-}
-
-/* Whether the client's sessions have written, or tried to write, another value on the key lately. */
-static bool varies(const struct entry *en, const struct peer *self, const struct workload *f, uint64_t value,
-                   enum alike alike) {
-    const struct key_stats *key_stats = key_stats_find(en, f);
-    for (unsigned i = 0; key_stats && i < key_stats->value_count; i++)
-        if (!is_alike(alike, key_stats->values[i], value))
-            return true;
-    for (const struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->valued && !is_alike(alike, c->value, value) && c->peer->client == self->client)
-            return true;
-    for (const struct contender *w = entry_contender_list(en); w; w = w->next)
-        if (w->tried && !is_alike(alike, w->tried, value) && w->peer->client == self->client)
-            return true;
-    return false;
-}
-
-/* K: whether the value of the claim's lease says that the session's worker is the lease's owner. If the session that
- * acquired is closed, or is this session, the value may be any that is not known to be a constant. ALIKE_FIELD:
- * `text` is the name of a hash's field, and many applications have one name for all workers. */
+/* K: whether the value says that the session's worker is the lease's owner. It does not if it is a constant: a third
+ * open session of the client has tried to write it or has a claim with it, or the session itself has one, from an
+ * earlier lease. If the session that acquired is closed, or is this session, any other value does. Otherwise the
+ * client's sessions must have written, or tried to write, another value on the key lately. ALIKE_FIELD: `text` is a
+ * field's name, and many applications have one name for all workers. */
 static bool tells(const struct entry *en, const struct peer *self, const struct workload *f, const struct claim *c,
                   const char *text, size_t len, enum alike alike) {
-    bool field = alike == ALIKE_FIELD;
-    if (is_constant(en, self, c, alike))
-        return false;
-    bool vary = varies(en, self, f, c->value, alike), number = true;
+    bool field = alike == ALIKE_FIELD, constant = false, vary = false, number = true;
+    const struct key_stats *key_stats = key_stats_find(en, f);
+    for (unsigned i = 0; key_stats && i < key_stats->value_count; i++)
+        vary |= !is_alike(alike, key_stats->values[i], c->value);
+    for (const struct contender *w = entry_contender_list(en); w; w = w->next) {
+        bool same = is_alike(alike, w->tried, c->value), counts = w->tried && w->peer->client == self->client;
+        vary |= counts && !same;
+        constant |= counts && same && w->peer != self && w->peer != c->peer && !w->peer->closed;
+    }
+    for (const struct claim *o = entry_claims(en); o; o = o->next) {
+        bool same = is_alike(alike, o->value, c->value), counts = o->valued && o->peer->client == self->client;
+        vary |= counts && !same;
+        constant |= counts && same && o != c && o->peer != c->peer && !o->peer->closed && !o->peer->remote;
+    }
     for (size_t i = 0; i < len && number; i++)
         number = (text[i] >= '0' && text[i] <= '9') || text[i] == '.' || text[i] == '-';
+    if (constant)
+        return false;
     if (c->peer->closed || c->peer == self)
         return vary || !(number || field);
     return !number && (vary || (c->peer->remote && !field));
@@ -89,7 +72,7 @@ static bool tells(const struct entry *en, const struct peer *self, const struct 
 
 /* ---- K1: shown what it tried ------------------------------------------------------------------------ */
 
-/* Recognises the session for the lease: from now on the session is no loser, and speaks for the lease. */
+/* From now on the session is no loser, and speaks for the lease. */
 static void speaks_for(struct shard *sh, struct contender *w, struct claim *c, int64_t now_ms) {
     w->lost = w->released = false;
     w->lost_fence = w->recognised = c->fence;
@@ -97,8 +80,8 @@ static void speaks_for(struct shard *sh, struct contender *w, struct claim *c, i
     (void)lease_schedule(sh, c, now_ms);
 }
 
-/* K1: whether the claim's lease has the value that the session tried to write. Once the holder has counted in a
- * field, the field's content is not known any more, and the name decides. */
+/* K1: whether the lease has the value that the session tried to write. The name decides once the content is not known.
+ */
 static bool is_its_own(const struct contender *w, const struct claim *c) {
     return w->tried == c->value || (value_same_field(w->tried, c->value) && !has_content(c->value));
 }
@@ -167,9 +150,8 @@ static bool repeats(struct shard *sh, const struct entry *en, const struct lock_
     return tells(en, self, f, c, value, len, field ? ALIKE_FIELD : ALIKE_WHOLE);
 }
 
-/* K4: the client's claim whose lease is over and whose value a SET XX writes, while the live lease has another value:
- * the command is that claim's, late. If a holder has changed its value within one of the two leases, the value may be
- * the live lease's next one. NULL: the command is not late. */
+/* K4: the client's claim whose lease is over and whose value a late SET XX writes; NULL: it is not late. If a holder
+ * has changed its value within one of the two leases, the value may be the live lease's next one. */
 static struct claim *claim_of_late(const struct entry *en, const struct lock_plan *plan, const struct claim *live,
                                    uint64_t value) {
     if (plan->named || !live->valued || live->rewritten || live->value == value)

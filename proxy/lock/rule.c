@@ -150,8 +150,7 @@ static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *
     }
 }
 
-/* Sets an option of `to`, a rule or a fence, to the words after its name. Returns how many of the `count` words are its
- * value; 0: they are no value. */
+/* Sets an option of a rule or a fence. Returns how many of the `count` words are its value; 0: they are no value. */
 static size_t option_set(const struct rule_option *o, void *to, const char *const *words, size_t count) {
     char *at = (char *)to + o->offset;
     const char *text = words[0];
@@ -286,8 +285,7 @@ static bool semaphore_read(struct lock_rule *rule, const bool given[], const str
     return true;
 }
 
-/* Sets the options of `to`, a rule or a fence, from its words. given: which of `options` they name. False: `d` says
- * what is wrong. */
+/* Sets the options of a rule or a fence. given: which of `options` the words name. False: `d` says what is wrong. */
 static bool options_read(const struct rule_option *options, size_t option_count, bool given[], void *to,
                          const struct directive_words *d) {
     char shown[80];
@@ -328,10 +326,9 @@ static bool options_read(const struct rule_option *options, size_t option_count,
     return true;
 }
 
-/* Refuses options that do not go together, and notes what follows from the others. The guard record, which tells of a
- * lock-delay, outlives its lock by GUARD_OUTLIVES_MS. Audit does not see list locks: `any` leaves them out, and an
- * error refuses them if the rule names them. `quorum yes` does not go with an acquisition that the proxy could not
- * undo, or whose end is not known. */
+/* Refuses options that do not go together, and notes what follows. The guard record, which tells of a lock-delay,
+ * outlives its lock by GUARD_OUTLIVES_MS. Audit does not see list locks: `any` leaves them out. `quorum yes` does not
+ * go with an acquisition that the proxy could not undo, or whose end is not known. */
 static bool rule_fits(struct lock_rule *rule, const struct directive_words *d) {
     bool audit = rule->mode == LOCK_MODE_AUDIT, quorum = rule->quorum == LOCK_QUORUM_YES && rule->mode != LOCK_MODE_OFF;
     if (rule->lock_delay_ms > GUARD_OUTLIVES_MS)
@@ -362,8 +359,7 @@ uint64_t lock_rule_hash(const char *pattern, size_t len) {
     return hash_bytes(&(struct hash_seed){0, 0}, pattern, len);
 }
 
-/* Makes an entry with the options' defaults, and with a pattern, which is split into its literal beginning and the
- * rest. */
+/* Makes an entry with the options' defaults. Its pattern is split into its literal beginning and the rest. */
 static struct rule_entry *entry_new(struct lock_rules *rules, const char *pattern) {
     struct rule_entry *entry = memory_zalloc(sizeof(*entry));
     struct lock_rule *rule = &entry->rule;
@@ -529,8 +525,7 @@ const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const c
     return first_match(rules, key, len);
 }
 
-/* The fence that applies to a key which the lock rule `entry` leaves alone. If there is none, `entry`, which is NULL
- * if no lock rule matches. */
+/* The fence that applies to a key which the lock rule `entry` (NULL: none) leaves alone; otherwise `entry`. */
 static __attribute__((noinline)) struct rule_entry *fence_or(const struct lock_rules *rules, struct rule_entry *entry,
                                                              const char *key, size_t len) {
     struct rule_entry *fence = first_of(rules->fences, rules->fence_count, key, len);
@@ -649,8 +644,7 @@ static __attribute__((noinline)) bool guard_tag_is_its_slots(const char *key, si
     const char *close = memchr(tag, '}', (size_t)(end - tag));
     if (!close || end - close < 2 || close[1] != ':')
         return false;
-    /* A guard record's tag is the one for its key's slot. The application's own keys may begin like a guard
-     * record. */
+    /* The tag is the one for the key's slot. The application's own keys may begin like a guard record. */
     const char *own = slot_tag(slot_of_key(close + 2, (size_t)(end - close - 2)));
     size_t own_len = strlen(own);
     return own_len == (size_t)(close - tag) && memcmp(own, tag, own_len) == 0;

@@ -129,8 +129,7 @@ static void kept_remove(struct waiting *t, struct kept_place *k) {
     queue_settle(t, q);
 }
 
-/* Forgets places for which no session has come back. The rules keep places for different times, so the list is not
- * quite in the order of the places' ends. */
+/* Forgets places for which no session has come back. The list is not quite in the order of the places' ends. */
 static void kept_trim(struct waiting *t, int64_t now_ms) {
     struct list_node *n;
     while ((n = list_first(&t->kept))) {
@@ -326,8 +325,8 @@ static void note_held(struct waiting_queue *q, const struct waiter *w) {
         q->proven = w->attempt;
 }
 
-/* The waiter has let a session at another proxy try first, and its own attempt shows whether that session came. If
- * so, the next wait is twice as long. Otherwise it is as short as at first. */
+/* An attempt shows whether the session at another proxy came that was let go first. If so, the next wait is twice as
+ * long, and else as short as at first. */
 static void note_patience(struct waiting *t, struct waiter *w, bool has_come) {
     struct freed *f = &t->freed[w->queue->hash % FREED];
     int64_t twice_ms = 2 * w->yields_ms;

@@ -195,8 +195,7 @@ static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms)
 
 /* ---- commands that compare ---- */
 
-/* Whether a command that compares with one value does nothing, since the key has another value. Sets *sure to whether
- * that is known. */
+/* Whether a command that compares does nothing, since the key has another value. *sure: whether that is known. */
 static bool says_no(const struct model_key *k, const struct lock_event *sight, bool *sure) {
     uint64_t named = value_of(sight->named, sight->named_len);
     bool absent = k->state == MODEL_ABSENT;

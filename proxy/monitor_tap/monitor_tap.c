@@ -149,8 +149,8 @@ bool monitor_args_read(const struct monitor_line *line, struct text *bytes, stru
         return false;
     if (words_scan(line->words, line->words_len, bytes, request))
         return true;
-    /* Valkey 8.1 does not escape quotes and backslashes within a word. Here they get escapes: a quote ends a word only
-     * if another word, or nothing, follows it. */
+    /* Valkey 8.1 does not escape quotes and backslashes within a word: a quote ends it only if another word, or
+     * nothing, follows. */
     struct text mended = {0};
     bool inside = false;
     for (const char *p = line->words, *end = p + line->words_len; p < end; p++) {
@@ -171,8 +171,7 @@ bool monitor_args_read(const struct monitor_line *line, struct text *bytes, stru
 
 /* ---- clients ---- */
 
-/* Writes a client's identity as the proxy does, but without the user `default`: the user of a new connection is not
- * known. */
+/* Writes a client's identity as the proxy does, but without the user `default`, which a new connection may not have. */
 static void identify(struct monitor_tap *o, struct talker *t) {
     const char *user = strcmp(t->user, "default") == 0 ? "" : t->user;
     size_t len = (size_t)snprintf(t->identity, sizeof(t->identity), "%s%s%s%s%s", t->address, *user ? " user=" : "",
@@ -361,8 +360,8 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     if (!k)
         k = model_follow(&o->model, hash, now_ms);
     field_follow(o, k, c);
-    /* The model follows no change of a list in the middle, no push at the head, no pop at the tail, and no change of
-     * several nodes at once. */
+    /* The model follows no change in the middle of a list, no push at the head, no pop at the tail, and none of several
+     * nodes. */
     bool lost_queue = c->id == COMMAND_LPUSH || c->id == COMMAND_LPUSHX || c->id == COMMAND_LINSERT ||
                       c->id == COMMAND_RPOP || (c->id == COMMAND_RPUSH && o->request.argc > 3) ||
                       (c->id == COMMAND_LPOP && o->request.argc > 2);
@@ -393,8 +392,7 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
         !deletes && sight.effect != EFFECT_LOST && sight.verb != LOCK_READ && sight.verb != LOCK_QUEUE_READ;
 }
 
-/* Reports what a command does to a list or sorted set that may be a semaphore. Each pop counts as one that has found a
- * token. */
+/* Reports what a command does to what may be a semaphore. Each pop counts as one that has found a token. */
 static void on_permit(struct monitor_tap *o, const struct talker *t, const struct monitor_line *line,
                       const struct command *c) {
     const struct command_sent sent = {c, &o->request, o->bytes.data};

@@ -145,32 +145,34 @@ struct evidence {
     uint64_t last_value;
     union {
         struct {
-            uint64_t events;
-            uint64_t acquired, lost, endless, valued, repeated;
-            uint64_t sent;     /* all releases, whatever their result */
-            uint64_t released; /* locks that a release has freed */
-            uint64_t crossed, by_other;
-            uint64_t by_other_bare; /* the part of by_other that is not by a script, which may have compared */
-            uint64_t by_own;        /* releases, also in vain, by the client that had acquired */
-            uint64_t losers;        /* releases that found a lock, by sessions that had lost */
-            uint64_t freed;         /* the part of losers that the proxy did not refuse */
-            uint64_t refused;       /* refused by the proxy, without those of losers and late ones */
-            uint64_t late, in_vain;
-            uint64_t late_timed, late_ms; /* late releases with known lateness, and its sum */
-            uint64_t one_shots;           /* locks without an expiry, of one-shot clients */
-            uint64_t expired;             /* ended without a release */
-            uint64_t stood, stood_ms; /* how often, and how long in all, a lock was free after a release although others
-                                         had asked for it: they slept */
-            uint64_t shared; /* a counter's session kept a number above the first for a while, as in a semaphore; or a
-                                session gave back a token or member that it had kept for a while, beside another one */
-            uint64_t odd;    /* ADVISE_PERMITS: what no holder of a permit does. `released`: give-backs */
-            uint64_t row;    /* as in struct evidence_session, over all sessions */
+            unsigned long long events;
+            unsigned long long acquired, lost, endless, valued, repeated;
+            unsigned long long sent;     /* all releases, whatever their result */
+            unsigned long long released; /* locks that a release has freed */
+            unsigned long long crossed, by_other;
+            unsigned long long
+                by_other_bare;          /* the part of by_other that is not by a script, which may have compared */
+            unsigned long long by_own;  /* releases, also in vain, by the client that had acquired */
+            unsigned long long losers;  /* releases that found a lock, by sessions that had lost */
+            unsigned long long freed;   /* the part of losers that the proxy did not refuse */
+            unsigned long long refused; /* refused by the proxy, without those of losers and late ones */
+            unsigned long long late, in_vain;
+            unsigned long long late_timed, late_ms; /* late releases with known lateness, and its sum */
+            unsigned long long one_shots;           /* locks without an expiry, of one-shot clients */
+            unsigned long long expired;             /* ended without a release */
+            unsigned long long stood, stood_ms;     /* how often, and how long in all, a lock was free after a release
+                                             although others     had asked for it: they slept */
+            unsigned long long
+                shared; /* a counter's session kept a number above the first for a while, as in a semaphore; or a
+                 session gave back a token or member that it had kept for a while, beside another one */
+            unsigned long long odd; /* ADVISE_PERMITS: what no holder of a permit does. `released`: give-backs */
+            unsigned long long row; /* as in struct evidence_session, over all sessions */
         };
-        uint64_t counts[EVIDENCE_COUNTS]; /* the same, to be added */
+        unsigned long long counts[EVIDENCE_COUNTS]; /* the same, to be added */
     };
     struct evidence_session sessions[ADVISE_SESSIONS];
-    uint64_t dead_hash; /* of the last key that was found dead */
-    uint64_t dead_lost; /* attempts lost on it since its owner left, as of the last look; 0: it is not dead */
+    uint64_t dead_hash;           /* of the last key that was found dead */
+    unsigned long long dead_lost; /* attempts lost on it since its owner left, as of the last look; 0: it is not dead */
     char dead_key[ADVISE_PATTERN_MAX];
 };
 
@@ -179,10 +181,10 @@ struct written_pair {
     char pattern[ADVISE_PATTERN_MAX]; /* of the data; "": unused */
     char lock[ADVISE_PATTERN_MAX];    /* its n-th star stands for the same text as the data's n-th star */
     uint32_t db;
-    uint64_t writes; /* sampled writes, by any client */
-    uint64_t held;   /* by a client that held the lock */
-    uint64_t late;   /* by a client that had held it, after the lease was over */
-    int64_t last_ms; /* when the last held or late write came */
+    unsigned long long writes; /* sampled writes, by any client */
+    unsigned long long held;   /* by a client that held the lock */
+    unsigned long long late;   /* by a client that had held it, after the lease was over */
+    int64_t last_ms;           /* when the last held or late write came */
 };
 
 void evidence_add(struct evidence *to, const struct evidence *from);

@@ -33,9 +33,9 @@ enum {
     PERMIT_OLD_MS = 60 * 1000 /* a session that has kept a permit for so long makes room for another one */
 };
 
-/* The state of a session for a key. HOLDS: it has acquired, and not released since. TAKEN: another session has released
- * the lock in its place, perhaps a colleague, perhaps an operator. For permits: KEEPS: it has taken one, and not given
- * it back. ASKED: it has asked for the number or rank of members. */
+/* How a session stands to a key. HOLDS: it has acquired, and not released since. TAKEN: another session has released
+ * the lock in its place. For permits: KEEPS: it has taken one, and not given it back. ASKED: for the number or rank of
+ * members. */
 enum { HOLDS = 1, TAKEN = 2, KEEPS = 4, ASKED = 8 };
 struct key_session {
     uint32_t id; /* 0: none */
@@ -44,8 +44,7 @@ struct key_session {
     uint64_t permit; /* KEEPS: the token or member; 0: not known */
 };
 
-/* A session's last attempt on a key, which was lost. A table of its own, since hundreds of sessions may lose one lock.
- */
+/* A session's last attempt on a key, which was lost. Hundreds of sessions may lose one lock. */
 struct lost_attempt {
     uint64_t hash; /* of the session and the key; 0: none */
     int64_t at_ms;
@@ -104,7 +103,7 @@ void observer_free(struct observer *a) {
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 _Static_assert(offsetof(struct evidence, row) ==
-                   offsetof(struct evidence, counts) + (EVIDENCE_COUNTS - 1) * sizeof(uint64_t),
+                   offsetof(struct evidence, counts) + (EVIDENCE_COUNTS - 1) * sizeof(unsigned long long),
                "every count is added");
 
 /* The stored part of a session's number, never 0. */
@@ -311,8 +310,8 @@ static bool stands(struct key_memory *p, uint64_t session, unsigned how) {
     return party && party->stands & how;
 }
 
-/* The session's place, or a free one. If all are in use, one after the other makes room. For a permit, `permit_ms` is
- * the time now, and only a session makes room that has kept its permit for long, or keeps none; NULL: there is none. */
+/* The session's place, or a free one; otherwise one after the other makes room. For a permit, `permit_ms` is the time
+ * now, and only a session makes room that has kept its permit for long, or keeps none; NULL: there is none. */
 static struct key_session *party_get(struct key_memory *p, uint64_t session, int64_t permit_ms) {
     struct key_session *party = place_party(p, session);
     for (size_t i = 0; !party && i < PARTIES; i++)
@@ -390,8 +389,8 @@ static void place_ends(const struct note *n, struct key_memory *p) {
     p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
 }
 
-/* The entry of the session's last attempt on the key, if it was lost. NULL: it was not, or was forgotten; with `make`
- * the oldest entry of the set makes room. */
+/* The session's last attempt on the key, if it was lost; NULL: not known. With `make` the oldest of the set makes room.
+ */
 static struct lost_attempt *lost_attempt(const struct note *n, bool make) {
     uint64_t hash = hash_number(n->hash ^ hash_number(n->session ^ (uint64_t)n->epoch << 32)) | 1;
     struct lost_attempt *set = &n->sh->lost[hash / WAYS % LOST_SETS * WAYS], *oldest = set;
@@ -462,8 +461,8 @@ static void note_acquired(struct note *n) {
     p = p ? p : place_make(n, n->hash);
     p->row = (uint8_t)(n->row - n->sh->rows);
     invariant(p->row < ROWS, "row %d", p->row);
-    /* How long the lock was free although its new holder had asked for it before: the holder slept. After a long time
-     * the client was not polling. */
+    /* How long the lock was free although its new holder had asked before: it slept. After a long time it was not
+     * polling. */
     int64_t slept_ms = n->now_ms - p->freed_ms;
     if (p->freed_ms && slept_ms >= 0 && slept_ms <= POLL_MAX_MS && lost_attempt(n, false)) {
         n->row->stood++;
@@ -513,8 +512,8 @@ static void place_taken(struct key_memory *p) {
     party_is(p, p->session, TAKEN);
 }
 
-/* Notes which session released a held lock. A release over another session of the same client counts as crossed if that
- * session has tried for the lock itself, and has no release to come. */
+/* Notes the session that released a held lock. Another session of the client crosses if it has tried for the lock
+ * itself, and has no release to come. */
 static void note_releaser(struct note *n, struct evidence *row, bool refused) {
     struct key_memory *p = n->place;
     bool known = place_party(p, n->session) || !p->forgot;
@@ -590,8 +589,8 @@ static void note_in_vain(struct note *n) {
     party_is_not(p, n->session, HOLDS | TAKEN);
 }
 
-/* Notes a new expiry, with the same value or another one. If less than half of the remaining time is left, it counts as
- * a release that blocks others for a while. If a later one gives more time, it was no release. */
+/* Notes a new expiry. If less than half of the remaining time is left, it counts as a release that blocks others for a
+ * while. If a later one gives more time, it was none. */
 static void note_rewritten(struct note *n) {
     struct key_memory *p = n->place;
     int64_t left_ms = p && p->end_ms ? p->end_ms - n->now_ms : INT64_MAX;
@@ -666,8 +665,8 @@ static uint64_t node_hash(uint64_t key, uint64_t value) {
     return (hash_number(key ^ value) + 1) | 1;
 }
 
-/* Translates an event of a list to an event of a lock. A list is a lock if its clients check whether the head is the
- * node that they pushed. *event gets the translation; false: nothing is known yet. */
+/* Translates an event of a list to one of a lock: its clients check whether the head is the node that they pushed.
+ * False: nothing is known yet. */
 static bool queue_event(struct note *n, enum seen_event *event) {
     uint64_t hash = node_hash(n->hash, n->value);
     struct key_memory *p = place_find(n->sh, hash, n->epoch);
@@ -763,8 +762,8 @@ static bool permit_given(struct note *n, bool member) {
     return true;
 }
 
-/* Takes an event of a list or sorted set that may be a semaphore. Returns whether its row has to be noted: the first
- * permit that is given back and tells something makes the row. */
+/* Takes an event of what may be a semaphore. Returns whether its row has to be noted: the first permit that is given
+ * back and tells something makes the row. */
 static bool permit_event(struct note *n, enum seen_event event) {
     bool takes = event == SEEN_POPPED || event == SEEN_ADDED;
     if (n->place ? odd_enough(n->place) : !takes)

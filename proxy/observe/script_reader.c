@@ -92,7 +92,7 @@ struct piece {
 };
 
 static bool is_space(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+    return memchr(" \t\n\r", c, 4);
 }
 
 static bool is_name(char c) {
@@ -148,8 +148,7 @@ static unsigned number_of(struct piece p, const char *table) {
     return n <= NUMBER_MAX ? n : 0;
 }
 
-/* Finds the N of KEYS[N] or ARGV[N], also of one that a variable stands for, from the first assignment NAME = KEYS[N];
- * 0: none. */
+/* Finds the N of KEYS[N] or ARGV[N], also of a variable, from its first assignment NAME = KEYS[N]; 0: none. */
 static unsigned index_of(const struct reading *r, struct piece name, const char *table) {
     unsigned n = number_of(name, table);
     for (size_t i = 0; i < name.len && n == 0; i++)

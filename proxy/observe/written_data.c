@@ -61,9 +61,8 @@ static bool widened(const char *name, size_t stem, char out[ADVISE_PATTERN_MAX])
     return true;
 }
 
-/* Finds the patterns by which a lock could be the key's. Numbers and identifiers that both names contain come
- * first, then whole last words. If the lock's name has no part of the key's, it is the lock of all keys of the same
- * pattern. */
+/* Finds the patterns by which a lock could be the key's: by numbers and identifiers that both names contain, then by
+ * whole last words. A lock without a part of the key's name is the lock of all keys of the same pattern. */
 static bool pair_make(struct written_pair *pair, const char *key, size_t len, const char *lock, size_t lock_len) {
     advise_pattern(key, len, pair->pattern);
     advise_pattern(lock, lock_len, pair->lock);
@@ -114,8 +113,8 @@ bool observer_looks(const struct observer *a, int64_t now_ms) {
 
 /* ---- writes -------------------------------------------------------------------------------------- */
 
-/* Counts the write for each pair whose pattern the key matches. Returns whether the key's lock is known: the writer
- * has, or had, the lock of one of the pairs. */
+/* Counts the write for each pair that the key matches. Returns whether the writer has, or had, the lock of one of them.
+ */
 static bool pairs_count(struct written_data *f, const struct observed_write *w, int64_t now_ms) {
     bool known = false;
     for (size_t i = 0; i < PAIRS; i++) {
@@ -130,28 +129,22 @@ static bool pairs_count(struct written_data *f, const struct observed_write *w, 
         pair->writes++;
         pair->held += writer == WRITER_HOLDS;
         pair->late += writer == WRITER_LATE;
-        if (writer != WRITER_NONE) {
-            pair->last_ms = now_ms;
-            known = true;
-        }
+        pair->last_ms = writer != WRITER_NONE ? now_ms : pair->last_ms;
+        known |= writer != WRITER_NONE;
     }
     return known;
 }
 
-static struct written_pair *pair_oldest(struct written_data *f) {
+/* The place for a new pair, the oldest one's if there is no free one; NULL: the pair is known. */
+static struct written_pair *pair_place(struct written_data *f, const struct written_pair *new) {
     struct written_pair *oldest = f->pairs;
-    for (size_t i = 1; i < PAIRS && oldest->pattern[0]; i++)
-        if (!f->pairs[i].pattern[0] || f->pairs[i].last_ms < oldest->last_ms)
-            oldest = &f->pairs[i];
+    for (struct written_pair *p = f->pairs; p < f->pairs + PAIRS; p++) {
+        if (p->db == new->db && strcmp(p->pattern, new->pattern) == 0 && strcmp(p->lock, new->lock) == 0)
+            return NULL;
+        if (oldest->pattern[0] && (!p->pattern[0] || p->last_ms < oldest->last_ms))
+            oldest = p;
+    }
     return oldest;
-}
-
-static bool pair_known(const struct written_data *f, const struct written_pair *pair) {
-    for (size_t i = 0; i < PAIRS; i++)
-        if (f->pairs[i].db == pair->db && strcmp(f->pairs[i].pattern, pair->pattern) == 0 &&
-            strcmp(f->pairs[i].lock, pair->lock) == 0)
-            return true;
-    return false;
 }
 
 /* Checks whether the key's name fits that of a lock which the writer holds: the last acquired lock first. */
@@ -159,12 +152,13 @@ static void pair_find(struct written_data *f, const struct observed_write *w, in
     for (unsigned i = 1; i <= LOCKS; i++) {
         const struct taken *t = &f->taken[(f->next - i) % LOCKS];
         struct written_pair pair = {.db = w->key.db, .writes = 1, .held = 1, .last_ms = now_ms};
-        if (t->client != w->client || t->db != w->key.db ||
-            !pair_make(&pair, w->key.name, w->key.len, t->name, t->len) || pair_known(f, &pair) ||
-            w->writer(w->arg, &(struct lock_key){t->db, t->name, t->len}) != WRITER_HOLDS)
+        if (t->client != w->client || t->db != w->key.db || !pair_make(&pair, w->key.name, w->key.len, t->name, t->len))
             continue;
-        *pair_oldest(f) = pair;
-        return;
+        struct written_pair *place = pair_place(f, &pair);
+        if (place && w->writer(w->arg, &(struct lock_key){t->db, t->name, t->len}) == WRITER_HOLDS) {
+            *place = pair;
+            return;
+        }
     }
 }
 

@@ -234,8 +234,6 @@ bool worker_report_locks(struct worker *w, const char *pattern, size_t len, cons
                              .left = SIZE_MAX};
     if (w->walk)
         engine_walk_each(w->walk, report_lease, &rows);
-    else
-        engine_each_lease(w->shared->engine, worker_now(w), LOCKS_SHOWN_MAX, report_lease, &rows);
     report_predecessor(w, r);
     return rows.steps > 0;
 }

@@ -55,7 +55,7 @@ void worker_set_config(struct worker *w, const struct config *config);
 /* Report what operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY
  * RULES. */
 void worker_report_info(struct worker *w, const struct report *r);
-/* Shows the result of w->walk; without one it searches itself. Returns false if the pattern takes too long to match. */
+/* Shows the result of w->walk. Returns false if the pattern takes too long to match. */
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
 /* Report for PROXY TOP, at most max rows each. contended: the locks with most lost attempts, the most contended first.
  * longest: the oldest leases that the worker's current walk has found (none without a walk). */

@@ -183,7 +183,11 @@ void check_ledgers(struct world *w) {
     engine_stats(w->proxies[0].engine, &stats);
     if (stats.leases > sc->keys)
         world_fail(w, "ledger", "%" PRIu64 " leases are believed live on %u keys", stats.leases, sc->keys);
-    engine_each_lease(w->proxies[0].engine, w->redis.now_ms, 2 * MODEL_KEYS, collect, beliefs);
+    struct lock_walk *walk = engine_walk_new((size_t)2 * MODEL_KEYS, false);
+    while (engine_walk_step(w->proxies[0].engine, walk, w->redis.now_ms))
+        ;
+    engine_walk_each(walk, collect, beliefs);
+    engine_walk_free(walk);
     for (unsigned key = 0; key < sc->keys; key++) {
         check_passed(w, (int)key, BY_TIME);
         if (!w->truth[key].unclear && quiet(w, (int)key))

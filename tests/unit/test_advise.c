@@ -1117,10 +1117,10 @@ static void phrases_explained(const char *text, const char *line) {
 
 static struct evidence some_row(uint64_t *dice) {
     struct evidence row = {.pattern = "PATTERN", .client = "CLIENT"};
-    uint64_t *const counts[] = {&row.acquired,      &row.lost,     &row.endless, &row.valued,   &row.repeated,
-                                &row.sent,          &row.released, &row.crossed, &row.by_other, &row.losers,
-                                &row.by_other_bare, &row.refused,  &row.late,    &row.in_vain,  &row.expired,
-                                &row.row,           &row.stood};
+    unsigned long long *const counts[] = {&row.acquired,      &row.lost,     &row.endless, &row.valued,   &row.repeated,
+                                          &row.sent,          &row.released, &row.crossed, &row.by_other, &row.losers,
+                                          &row.by_other_bare, &row.refused,  &row.late,    &row.in_vain,  &row.expired,
+                                          &row.row,           &row.stood};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         *counts[i] = (*dice = hash_number(*dice)) % 2 ? hash_number(*dice) % 32 : 0;
     row.stood_ms = row.stood * (*dice % 100);

@@ -2058,7 +2058,11 @@ static void live_leases_are_listed_newest_first(void **state) {
     }
     f->now_ms += 10;
     struct seen_leases seen = {.count = 0};
-    engine_each_lease(f->engine, f->now_ms, 3, on_lease, &seen);
+    struct lock_walk *walk = engine_walk_new(3, false);
+    while (engine_walk_step(f->engine, walk, f->now_ms))
+        ;
+    engine_walk_each(walk, on_lease, &seen);
+    engine_walk_free(walk);
     assert_int_equal(seen.count, 3);
     assert_string_equal(seen.keys[0], "lock:29");
     assert_string_equal(seen.keys[1], "lock:27"); /* 28 is over */

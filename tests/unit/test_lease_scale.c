@@ -310,7 +310,7 @@ static void on_lease(void *arg, const struct lock_view *v) {
 
 /* Walks through all leases, while more come halfway. */
 static void look_through(struct fixture *f, int more, struct seen *seen) {
-    struct lock_walk *walk = engine_walk_new(SHOWN);
+    struct lock_walk *walk = engine_walk_new(SHOWN, false);
     uint64_t looks = 0;
     do {
         if (looks++ == 20 && more > 0)
@@ -349,7 +349,7 @@ static void the_oldest_are_found(void **state) {
     struct seen seen = {0};
     uint64_t before = f->fence;
     acquire(f, 0, SEEN);
-    struct lock_walk *walk = engine_walk_new_oldest(SHOWN);
+    struct lock_walk *walk = engine_walk_new(SHOWN, true);
     while (engine_walk_step(f->engine, walk, f->now_ms))
         ;
     engine_walk_each(walk, on_old_lease, &seen);

@@ -566,9 +566,9 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct request_clas
     else if (class_arg_is(k, 1, "switch") && k->request->argc == 2)
         proxy_switch(s, c);
     else if (s->worker->shared->admin && class_arg_is(k, at, "locks") && k->request->argc <= at + 2)
-        proxy_show_later(s, k, engine_walk_new(LOCKS_SHOWN_MAX));
+        proxy_show_later(s, k, engine_walk_new(LOCKS_SHOWN_MAX, false));
     else if (s->worker->shared->admin && class_arg_is(k, 1, "top") && k->request->argc <= 3)
-        proxy_show_later(s, k, engine_walk_new_oldest(OLDEST_SHOWN_MAX));
+        proxy_show_later(s, k, engine_walk_new(OLDEST_SHOWN_MAX, true));
     else if (s->worker->shared->admin && class_arg_is(k, at, "incidents") && k->request->argc - 1 <= ADMIN_WORDS_MAX)
         proxy_show_later(s, k, NULL);
     else if (!proxy_shown(s, k))
