@@ -282,8 +282,7 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at);
 void node_is_replica(struct upstream_node *n, struct upstream_node *master);
 /* Frees a node that has no pools. */
 void node_forget(struct upstream_node *n);
-/* The lane's connection at this index, opened if needed; NULL: u->error says why. Moves the lane's pool to the front of
- * the node's pools. */
+/* The lane's connection at this index, opened if needed; NULL: u->error says why. */
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index);
 static inline bool lane_equal(const struct upstream_lane *a, const struct upstream_lane *b) {
     return memcmp(a, b, sizeof(*a)) == 0;

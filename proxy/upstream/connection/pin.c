@@ -47,7 +47,7 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
         if (node->idle_pin_count > 0 && quota_is_tight(node))
             pin_close_idle(node, false);
         pin = pin_new(node->u, lane);
-        pin->conn = conn_open_pinned(pin, node);
+        pin->conn = conn_open(node, NULL, pin);
     }
     if (!pin->conn) {
         memory_free(pin);

@@ -70,16 +70,11 @@ static bool take_handshake(struct upstream_conn *c, const char *data, size_t len
     if (!last)
         return true;
     conn_proven(c);
-    if (error && !c->prelude) {
-        char text[REASON_MAX];
+    char text[REASON_MAX];
+    if (error)
         quote(text, sizeof(text), c->held.data + 1, c->held.len - 1);
-        if (!handshake_refused(c, text)) {
-            conn_close(c, CONN_REFUSED, text);
-            return false;
-        }
-    }
     text_clear(&c->held);
-    return handshake_taken(c, !error);
+    return handshake_taken(c, error ? text : NULL);
 }
 
 /* ---- replies ---- */
@@ -335,7 +330,8 @@ static __attribute__((noinline)) void conn_timed(struct upstream_conn *c, int64_
     n->round_trip_us += n->round_trip_us == 0 ? us : (us - n->round_trip_us) / 8;
 }
 
-void conn_read(struct upstream_conn *c) {
+void conn_read(ev_io *readable) {
+    struct upstream_conn *c = LIST_ENTRY(readable, struct upstream_conn, readable);
     for (int i = 0; i < READS_PER_EVENT; i++) {
         ssize_t n =
             c->tls ? tls_read(c->tls, c->u->scratch, READ_SCRATCH) : recv(c->fd, c->u->scratch, READ_SCRATCH, 0);
