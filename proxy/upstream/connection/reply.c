@@ -30,7 +30,7 @@ static void quote(char *out, size_t size, const char *text, size_t len) {
     text_printable(out, size, text, n, '?');
 }
 
-/* Closes a connection that breaks the protocol. If the node sent an error, the reason quotes it. */
+/* Closes a connection that breaks the protocol; the reason quotes an error. */
 static void conn_broken(struct upstream_conn *c, const char *what, const char *data, size_t len) {
     char reason[REASON_MAX], said[QUOTE_MAX];
     if (len > 1 && data[0] == '-') {
@@ -106,8 +106,7 @@ static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, str
     return len >= 3 && data[0] == '-' && c->u->above->error(c->u, c->node, r, data + 1, len - 3);
 }
 
-/* Delivers the reply of a batch, which is EXEC's. If the batch was not executed, routing looks at the first error
- * before EXEC's reply, since that is the reason. */
+/* Delivers the reply of a batch, which is EXEC's. If it was not executed, the first error before is the reason. */
 static __attribute__((noinline)) void deliver_batch(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
     invariant(c->led == r->leading, "%u leading replies of %u", c->led, r->leading);
@@ -268,8 +267,7 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
 }
 
 /* The fast path: a whole reply, no error, to the oldest request of a shared connection, after the request was sent.
- * Returns the reply's length, or 0 if the bytes are anything else; nothing was done then. It earns 7 % of the bound on
- * pipelined requests. */
+ * Returns the reply's length, or 0: nothing was done. It earns 7 % of the bound on pipelined requests. */
 static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, size_t len) {
     struct list_node *n = c->pending.next;
     if (!resp_reply_begins(&c->scan) || c->pin || !c->proven || c->state != CONN_READY || n == &c->pending)

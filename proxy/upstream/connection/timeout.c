@@ -1,14 +1,14 @@
 /*
- * The upstream's tick, every 100 ms while anything is in flight. It finds late replies: whether a reply is late,
- * whether the node is to blame, and what follows.
+ * The upstream's tick, every 100 ms while anything is in flight: late replies, whether the node is to blame, and what
+ * follows.
  *
  * A script may run for any time, but meanwhile its node answers other connections (with BUSY at least):
  *
  *      late script's reply ──> PING over a connection of its own ──┬─ any answer (PONG, BUSY) ──> goes on waiting
  *                                                                  └─ none in upstream-timeout ──> it is given up
  *
- * Every few seconds the connections that are not needed any more are closed: idle ones, those of lanes and logins that
- * have ended, and those of nodes that serve nothing. Unused nodes are freed.
+ * Every few seconds it closes idle connections, and those of lanes and logins that have ended, or of nodes that serve
+ * nothing. Unused nodes are freed.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -49,8 +49,7 @@ static void probe_fail(struct upstream_request *r, enum upstream_failure why, co
     probe_end(r, why == UPSTREAM_REFUSED);
 }
 
-/* Whether the node answers on another connection, as far as is known. If the last answer is old, a PING is sent; until
- * its answer comes the result is true. */
+/* Whether the node answers on another connection. If the last answer is old, a PING is sent; meanwhile: true. */
 static bool probe_answers(struct upstream_node *n, int64_t now) {
     static const struct upstream_request_ops ops = {.reply = probe_reply, .fail = probe_fail};
     static const struct upstream_pin_events none;
@@ -81,8 +80,7 @@ static bool probe_answers(struct upstream_node *n, int64_t now) {
 
 /* ---- late replies ---- */
 
-/* Whether the node has sent something that this process has not read yet, since it was stopped or short of processor
- * time. */
+/* Whether the node has sent something that this process, stopped or short of processor time, has not read yet. */
 static bool conn_has_news(const struct upstream_conn *c) {
     const struct iobuf *out = c->state == CONN_HANDSHAKE ? &c->handshake : &c->out;
     bool writes = c->state == CONN_CONNECTING || (c->state != CONN_SECURING && out->unsent > 0);
@@ -90,8 +88,8 @@ static bool conn_has_news(const struct upstream_conn *c) {
     return poll(&p, 1, 0) > 0;
 }
 
-/* Whether a request on the node may take its time, and the node answers a probe. Replies of earlier requests may be
- * ready: a node writes them only after it has run all commands that it has read. */
+/* Whether a request may take its time, and the node answers a probe. Earlier requests count, too: a node writes replies
+ * only after it has run all commands that it has read. */
 static bool may_last(const struct upstream_conn *c, int64_t now) {
     LIST_EACH(r, &c->pending, const struct upstream_request, link) {
         if (r->open || !iobuf_sent(r->chunk, r->bytes + r->len - 1))
@@ -102,7 +100,7 @@ static bool may_last(const struct upstream_conn *c, int64_t now) {
     return false;
 }
 
-/* Checks the connection for timeouts, and closes it if one has passed. Returns whether something is in flight. */
+/* Closes the connection if a time limit has passed. Returns whether something is in flight. */
 static bool conn_check(struct upstream_conn *c, int64_t now) {
     int64_t silent_ms = now - c->progress_ms - (c->pin ? c->pin->patient_ms : 0);
     char reason[96];

@@ -5,8 +5,7 @@
  *      MOVED (map first), ASK (ASKING before it), NOSCRIPT (as EVAL)      at once
  *      TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY               after a delay, where there is a topology
  *
- * A request on a pin is repeated by the pin's owner; the slot map still learns from the error. This file knows no
- * connections.
+ * A request on a pin is repeated by the pin's owner; the slot map still learns from the error.
  */
 #include <string.h>
 
@@ -23,22 +22,21 @@ static bool word_is(const char *text, size_t len, const char *word) {
 struct passing {
     const char *word;
     bool failover; /* there may have been a failover: the topology is asked again */
-    bool keyless;  /* requests without keys wait as well. For the other errors a request without keys gets the error: on
-                      a cluster it is the answer (MSETNX k v k) */
-};
-
-static const struct passing PASSING[] = {
-    {"TRYAGAIN", .failover = false, .keyless = false},   /* some of the keys have moved, and the others follow */
-    {"CLUSTERDOWN", .failover = true, .keyless = false}, /* the slot has no master, for now */
-    {"LOADING", .failover = true, .keyless = false},     /* the node has just started */
-    {"MASTERDOWN", .failover = true, .keyless = false},  /* a replica that has lost its master */
-    {"READONLY", .failover = true, .keyless = true},     /* it was the master, and is a replica now */
+    bool keyless;  /* requests without keys wait as well. They get the other errors: on a cluster those are the answer
+                      (MSETNX k v k) */
 };
 
 static const struct passing *passing_find(const char *text, size_t len) {
-    for (size_t i = 0; i < sizeof(PASSING) / sizeof(PASSING[0]); i++)
-        if (word_is(text, len, PASSING[i].word))
-            return &PASSING[i];
+    static const struct passing all[] = {
+        {"TRYAGAIN", .failover = false, .keyless = false},   /* some of the keys have moved, and the others follow */
+        {"CLUSTERDOWN", .failover = true, .keyless = false}, /* the slot has no master, for now */
+        {"LOADING", .failover = true, .keyless = false},     /* the node has just started */
+        {"MASTERDOWN", .failover = true, .keyless = false},  /* a replica that has lost its master */
+        {"READONLY", .failover = true, .keyless = true},     /* it was the master, and is a replica now */
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        if (word_is(text, len, all[i].word))
+            return &all[i];
     return NULL;
 }
 
@@ -102,9 +100,8 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     return true;
 }
 
-/* Sends a call of a script that the node does not know once more, with the script's source. If a later request has
- * carried the source over the same connection, the call is repeated unchanged behind that request: so of 10,000
- * requests in flight only one carries the source. */
+/* Sends a call of a script that the node does not know once more, with the script's source; unchanged, if a later
+ * request has carried the source over the same connection: so of 10,000 requests in flight only one carries it. */
 static bool resend_script(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
     struct upstream_conn *c = r->conn;
     uint64_t *at = NULL; /* where the connection notes which request carried the source; NULL: no room */
@@ -155,8 +152,8 @@ bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstr
                     size_t len) {
     const struct passing *p = passing_find(text, len);
     if (r->lane.replica) {
-        /* The master answers in place of a replica. The replica may not have the slot any more, or may load its data,
-         * or lack the client's user: so no error of a replica is an answer. */
+        /* The master answers: the replica may not have the slot any more, or load its data, or lack the client's user.
+         */
         if (word_is(text, len, "MOVED") || (p && p->failover)) {
             replicas_doubt(from);
             upstream_want_map(u);

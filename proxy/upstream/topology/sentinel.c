@@ -8,7 +8,7 @@
  *
  * A Sentinel that was cut off for a while may still name the old master, and the old master's ROLE may still say
  * "master". So of two answers the one with the greater configuration epoch counts. Sentinels that others name are asked
- * and watched, too. A lost subscription is opened again, later each time, with jitter. It knows nothing of requests.
+ * and watched, too. A lost subscription is opened again, later each time, with jitter.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,8 +200,7 @@ static void on_address(struct topology *t, const redisReply *reply) {
     topology_failed(t, why);
 }
 
-/* Takes the epoch from a Sentinel's answer. If its user lacks the permission, there is no epoch, and all answers count
- * the same. */
+/* Takes the epoch. If the proxy's user lacks the permission, there is none, and all answers count the same. */
 static void on_state(struct topology *t, const redisReply *reply) {
     struct sentinel *s = sentinel_of(t);
     const redisReply *epoch = field(reply, "config-epoch");
@@ -319,8 +318,7 @@ static void ask_role(struct topology *t) {
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-/* Forgets the epoch, since no Sentinel answered with one as great: the Sentinels were set up anew, and count from the
- * beginning. */
+/* Forgets the epoch: no Sentinel answered with one as great, so they were set up anew, and count from the beginning. */
 static void sentinel_in_vain(struct topology *t) {
     sentinel_of(t)->epoch = 0;
 }

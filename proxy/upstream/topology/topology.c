@@ -1,6 +1,6 @@
 /*
  * Rounds of questions about which node serves which slots: when, to which nodes, one after the other, within a time
- * limit. cluster.c and sentinel.c send the questions and read the answers.
+ * limit.
  */
 #include "parser/invariant.h"
 #include "proxy/upstream/topology/private.h"
@@ -65,14 +65,12 @@ void topology_now(struct topology *t) {
 /* ---- whether a node is still the master ---- */
 
 /*
- * Behind Sentinels: whether a node is still the master after connections to it were lost. Another node may have become
- * the master meanwhile. The old master may be back, with old data or none, and act as a master until the Sentinels
- * reconfigure it. A lock acquired there could be acquired twice. So a new connection carries no requests until a round
- * that began after the loss has ended. If the round finds another master, map.c closes the connection.
+ * Behind Sentinels a lost master may be back, with old data or none, and act as a master until the Sentinels
+ * reconfigure it, while another node has taken over. A lock acquired there could be acquired twice. So a new connection
+ * carries no requests until a round that began after the loss has ended. If the round finds another master, map.c
+ * closes the connection. If no Sentinel answers, the last known master is used.
  *
  *      handshake's end ──> verify_waits ── round ──> its end ──> conn_ready
- *
- * If no Sentinel answers, the last known master is used.
  */
 bool verify_waits(struct upstream_conn *c) {
     invariant(c->state == CONN_HANDSHAKE && c->handshake_left == 0, "state %d", (int)c->state);
