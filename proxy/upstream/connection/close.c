@@ -2,10 +2,6 @@
  * The end of a connection to a node: what it means for the node, and for the connection's pool or pin. The router
  * repeats or fails its requests.
  */
-#include <stdio.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
 #include "proxy/upstream/connection/private.h"
 
 /* ---- texts ---- */

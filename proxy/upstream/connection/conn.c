@@ -15,13 +15,8 @@
  * Of the leading replies only the first error is kept: a redirect, or the reason for an EXECABORT. If the node refuses
  * MULTI, each command has run by itself, and the reply of the middle command is delivered.
  */
-#include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 void conn_want_write(struct upstream_conn *c, bool wanted) {

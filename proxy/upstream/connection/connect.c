@@ -5,16 +5,10 @@
  *      conn_open ───┤                      ├─> conn_connected ─ TLS ─> conn_begin ─> login.c
  *                   └─ address is known ───┘
  */
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 enum { KEEPALIVE_IDLE_S = 20, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3 };

@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -31,6 +32,8 @@
 #include "proxy/base/metric.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
 #include "proxy/base/text.h"
 #include "proxy/net/readable.h"
 #include "proxy/net/resolve.h"

@@ -13,19 +13,13 @@
  */
 #include "proxy/upstream/connection/control.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <hiredis/hiredis.h>
 
 #include <hiredis/adapters/libev.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
 
 enum { CARRY_BYTES = 8 * 1024 }; /* less than redisAsyncHandleRead reads at once */
 

@@ -24,12 +24,8 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/random.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
 #include "proxy/base/mutex.h"
 #include "proxy/net/digest.h"
 #include "proxy/upstream/connection/private.h"

@@ -16,13 +16,8 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/un.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 /* ---- addresses ---- */

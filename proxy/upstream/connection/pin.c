@@ -9,11 +9,6 @@
  *
  * A caller may give a pin back from inside a callback of its connection: it is freed only at the end of the turn.
  */
-#include <stdio.h>
-#include <string.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 static struct upstream_pin *pin_new(struct upstream *u, const struct upstream_lane *lane) {

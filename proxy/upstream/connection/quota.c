@@ -12,12 +12,7 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/base/mutex.h"
 #include "proxy/base/table.h"
 #include "proxy/upstream/connection/private.h"

@@ -10,14 +10,6 @@
  * Only errors are looked at, for they may be redirects. A dedicated lane's owner gets pushes; other shared connections
  * drop them. On a pin, pushes go to the owner as messages; in stream mode all bytes do.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
-#include "proxy/base/text.h"
 #include "proxy/upstream/connection/private.h"
 
 enum { QUOTE_MAX = 100 };

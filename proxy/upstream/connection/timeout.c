@@ -11,10 +11,7 @@
  * nothing. Unused nodes are freed.
  */
 #include <poll.h>
-#include <stdio.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 enum { SILENT_MS = 1000 }; /* after this time the topology is checked, before upstream-timeout has passed */

@@ -13,11 +13,7 @@
  */
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 
 static int by_address(const void *a, const void *b) {

@@ -11,12 +11,6 @@
  *
  * Each kind of repeat is counted; at its limit the request ends with the node's error.
  */
-#include <stdio.h>
-#include <string.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 
 /* ---- how requests end ---- */

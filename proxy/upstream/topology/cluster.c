@@ -2,12 +2,6 @@
  * The slots of a cluster: CLUSTER SLOTS, in rounds that ask healthy masters first, then replicas, other masters and
  * seeds. It knows nothing of requests.
  */
-#include <stdio.h>
-#include <string.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/topology/private.h"
 

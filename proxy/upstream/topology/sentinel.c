@@ -10,13 +10,8 @@
  * "master". So of two answers the one with the greater configuration epoch counts. Sentinels that others name are asked
  * and watched, too. A lost subscription is opened again, later each time, with jitter.
  */
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/control.h"
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/topology/private.h"

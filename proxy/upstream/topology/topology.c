@@ -2,15 +2,8 @@
  * Rounds of questions about which node serves which slots: when, to which nodes, one after the other, within a time
  * limit.
  */
-#include "parser/invariant.h"
 #include "proxy/upstream/topology/private.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
-#include "proxy/base/text.h"
 #include "proxy/upstream/connection/control.h"
 #include "proxy/upstream/routing/routing.h"
 
