@@ -130,8 +130,6 @@ const char *control_error(const redisAsyncContext *ctx) {
     return ctx->err && ctx->errstr && *ctx->errstr ? ctx->errstr : "the connection was lost";
 }
 
-/* ---- the end --------------------------------------------------------------------------------------- */
-
 /* Frees what belongs to a context when hiredis frees the context. */
 static void on_cleanup(void *arg) {
     struct control *c = arg;

@@ -251,8 +251,6 @@ struct upstream_node *upstream_host_node(struct upstream *u, const struct host_a
     return node_of(u, text, &n->at, host);
 }
 
-/* ---- lanes ---- */
-
 void pool_release(struct upstream_pool *p) {
     invariant(p->node && !list_empty(&p->link), "a pool is released twice");
     for (unsigned i = 0; i < p->node->u->connections + UPSTREAM_APARTS; i++)

@@ -166,7 +166,6 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
                pin->conn->node->idle_pin_count < PINS_IDLE_MAX) {
         struct upstream_node *n = pin->conn->node;
         pin->conn->progress_ms = clock_ms();
-        invariant(n->idle_pin_count < PINS_IDLE_MAX, "%u pins are idle", n->idle_pin_count);
         pin->idle = true;
         n->idle_pin_count++;
         list_prepend(&n->idle_pins, &pin->link);

@@ -65,7 +65,6 @@ struct quota *quota_get(const char *address) {
         list_append(&all_quotas, &q->link);
     }
     q->refs++;
-    invariant(q->refs > 0, "a quota has %u references", q->refs);
     return q;
 }
 
@@ -152,8 +151,6 @@ static bool is_refused(const struct quota *q, const struct quota_client *c, cons
         return false;
     return true;
 }
-
-/* ---- claims -------------------------------------------------------------------------------------- */
 
 bool quota_take(struct upstream_node *n, const struct upstream_claim *claim, struct quota_hold *hold) {
     invariant(!hold->client, "a connection is counted twice");

@@ -47,12 +47,13 @@ static void conn_proven(struct upstream_conn *c) {
     node_works(c->node);
 }
 
-/* ---- the handshake ---- */
-
 /* Takes bytes of a reply to the handshake. False: the connection was closed. */
 static bool take_handshake(struct upstream_conn *c, const char *data, size_t len, bool last) {
-    invariant(c->handshake_left > 0, "no reply to the login is due");
     bool error = c->scan.type == '-';
+    if (c->handshake_left == 0) { /* the connection waits for a round of the topology */
+        conn_broken(c, "it sent a reply without a request", data, len);
+        return false;
+    }
     if (error && c->held.len + len > REPLY_HELD_MAX) {
         conn_broken(c, "its reply to the login is malformed", "", 0);
         return false;

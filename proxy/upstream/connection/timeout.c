@@ -64,15 +64,10 @@ static bool probe_answers(struct upstream_node *n, int64_t now) {
         return true; /* a probe is under way, with its own timeout */
     if (now - p->ended_ms < n->u->timeout_ms)
         return p->answered;
-    p->pin = upstream_pin_open(n->u, n, &lane, &own, &none, &error);
-    if (!p->pin)
-        return false;
     p->request.ops = &ops;
-    if (!upstream_pin_submit(p->pin, &p->request, ping, sizeof(ping) - 1, false))
-        return true;
-    upstream_unpin(p->pin, false);
-    p->pin = NULL;
-    return false;
+    p->pin = upstream_pin_open(n->u, n, &lane, &own, &none, &error);
+    return p->pin &&
+           !upstream_pin_submit(p->pin, &p->request, ping, sizeof(ping) - 1, false); /* the pin is connected */
 }
 
 /* ---- late replies ---- */
@@ -139,12 +134,12 @@ static bool conn_check(struct upstream_conn *c, int64_t now) {
         conn_close(c, CONN_TIMEOUT, reason);
         return false;
     case CONN_CLOSED:
-        return false;
+        break;
     }
     return false;
 }
 
-/* ---- what is not needed any more ---- */
+/* ---- the tick ---- */
 
 void node_sweep(struct upstream *u) {
     int64_t now = clock_ms();
@@ -158,13 +153,10 @@ void node_sweep(struct upstream *u) {
         if (unused || now - c->progress_ms > (c->pin ? PIN_IDLE_MS : IDLE_MS) || (lane && login_is_over(lane->login)))
             conn_close(c, CONN_IDLE, "idle");
     }
-    LIST_EACH_SAFE(n, &u->nodes, struct upstream_node, link) {
-        if (n->slots == 0 && !n->master && list_empty(&n->pools) && n->pins == 0)
-            node_forget(n);
-    }
+    LIST_EACH_SAFE(n, &u->nodes, struct upstream_node, link)
+    if (n->slots == 0 && !n->master && list_empty(&n->pools) && n->pins == 0)
+        node_forget(n);
 }
-
-/* ---- the tick ---- */
 
 void upstream_tick(struct ev_loop *loop, ev_timer *w, int revents) {
     struct upstream *u = w->data;

@@ -38,17 +38,17 @@ bool router_pointless(struct upstream_request *r) {
 
 /* Tells the owner that the request was redirected, once per request. */
 static void router_redirected(struct upstream_request *r) {
-    if (!r->was_redirected && r->ops->redirected)
-        r->ops->redirected(r);
+    bool before = r->was_redirected;
     r->was_redirected = true;
+    if (!before && r->ops->redirected)
+        r->ops->redirected(r);
 }
 
 /* ---- requests that wait: they are on no connection, and are sent again after a while ---- */
 
 static void arm_retry(struct upstream *u, int64_t at_ms) {
-    double wait = (double)(at_ms - clock_ms()) / 1000;
-    if (wait < 0)
-        wait = 0;
+    int64_t ms = at_ms - clock_ms();
+    double wait = ms > 0 ? (double)ms / 1000 : 0.;
     if (ev_is_active(&u->retry) && ev_timer_remaining(u->loop, &u->retry) <= wait)
         return;
     ev_timer_stop(u->loop, &u->retry);

@@ -137,14 +137,13 @@ static void sentinel_collect(struct topology *t) {
 }
 
 static void see_sentinel(struct sentinel *s, const struct address *at) {
-    for (size_t i = 0; i < s->watch_count; i++)
-        if (address_same(&s->watches[i]->link.at, at)) {
-            s->watches[i]->known = true;
-            return;
-        }
-    if (s->watch_count == SENTINELS_MAX)
+    size_t i = 0;
+    while (i < s->watch_count && !address_same(&s->watches[i]->link.at, at))
+        i++;
+    if (i < s->watch_count)
+        s->watches[i]->known = true;
+    if (i < s->watch_count || i == SENTINELS_MAX)
         return;
-    invariant(s->watch_count < SENTINELS_MAX, "%zu Sentinels", s->watch_count);
     struct sentinel_watch *w = memory_zalloc(sizeof(*w));
     w->sentinel = s;
     w->link = (struct link){.u = s->topology.u, .at = *at, .looked_up = looked_up};
@@ -235,7 +234,6 @@ static void on_others(struct topology *t, const redisReply *reply) {
             else
                 watch_free(s->watches[i]);
         }
-        invariant(kept <= s->watch_count, "%zu Sentinels of %zu", kept, s->watch_count);
         s->watch_count = kept;
     }
     if (s->named_epoch != 0 && s->named_epoch < s->epoch) {
@@ -310,8 +308,6 @@ static void on_role(struct topology *t, const redisReply *reply) {
 static void ask_role(struct topology *t) {
     topology_send(t, on_role, "ROLE");
 }
-
-/* ---- life ----------------------------------------------------------------------------------- */
 
 /* Forgets the epoch: no Sentinel answered with one as great, so they were set up anew, and count from the beginning. */
 static void sentinel_in_vain(struct topology *t) {

@@ -83,8 +83,6 @@ bool verify_waits(struct upstream_conn *c) {
     return true;
 }
 
-/* ---- the end of a round ---- */
-
 static void end_round(struct topology *t, bool changed) {
     invariant(!t->asked.ctx && !t->asked.lookup, "a round ends while a node is asked");
     struct upstream *u = t->u;
