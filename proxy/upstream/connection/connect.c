@@ -99,42 +99,36 @@ static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
     readable_push(LIST_ENTRY(w, struct upstream_conn, readable)->u->readable, w, conn_read);
 }
 
-/* Starts to connect to the next address of the node; returns 0 or errno. */
-static int conn_try(struct upstream_conn *c) {
-    struct upstream_node *n = c->node;
-    invariant(c->fd < 0 && c->tried < n->host.count, "address %u of %u", c->tried, n->host.count);
-    c->addr = (n->addr_good + c->tried++) % n->host.count;
-    const struct sockaddr *addr = (const struct sockaddr *)(const void *)&n->host.at[c->addr];
-    c->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (c->fd < 0)
-        return errno;
-    if (addr->sa_family != AF_UNIX) {
-        int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, count = KEEPALIVE_COUNT;
-        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-        /* A reply without a time limit may be due: only keepalive then notices that the connection is gone. */
-        setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
-        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-    }
-    if (connect(c->fd, addr, n->host.lens[c->addr]) == 0 || errno == EINPROGRESS)
-        return 0;
-    int error = errno;
-    close(c->fd);
-    c->fd = -1;
-    return error;
+static void set_options(int fd) {
+    int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, count = KEEPALIVE_COUNT;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    /* A reply without a time limit may be due: only keepalive then notices that the connection is gone. */
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 }
 
-/* Tries the remaining addresses. False with the last error if all fail. */
+/* Starts to connect to one of the node's remaining addresses. False with the last error if all fail. */
 static bool conn_start(struct upstream_conn *c, int *error) {
-    while (c->tried < c->node->host.count) {
-        *error = conn_try(c);
-        if (*error == 0) {
+    const struct upstream_node *n = c->node;
+    invariant(c->fd < 0 && c->tried <= n->host.count, "address %u of %u", c->tried, n->host.count);
+    while (c->tried < n->host.count) {
+        c->addr = (n->addr_good + c->tried++) % n->host.count;
+        const struct sockaddr *addr = (const void *)&n->host.at[c->addr];
+        c->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (c->fd >= 0 && addr->sa_family != AF_UNIX)
+            set_options(c->fd);
+        if (c->fd >= 0 && (connect(c->fd, addr, n->host.lens[c->addr]) == 0 || errno == EINPROGRESS)) {
             ev_io_init(&c->readable, on_readable, c->fd, EV_READ);
             ev_io_init(&c->writable, on_writable, c->fd, EV_WRITE);
             conn_set_state(c, CONN_CONNECTING);
             return true;
         }
+        *error = errno;
+        if (c->fd >= 0)
+            close(c->fd);
+        c->fd = -1;
     }
     return false;
 }

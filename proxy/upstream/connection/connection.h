@@ -181,6 +181,8 @@ int64_t upstream_jitter(struct upstream *u, int64_t ms);
 /* How long to wait after so many failures in a row: twice as long each time, with jitter. */
 int64_t upstream_backoff(struct upstream *u, int64_t first_ms, int64_t longest_ms, unsigned failures);
 uint32_t upstream_random(struct upstream *u, uint32_t below);
+/* Starts a timer that ends once, in `ms`; not if it is running and ends sooner. */
+void upstream_timer(struct upstream *u, ev_timer *timer, int64_t ms);
 /* Says, once, that the upstream can serve, or why it can't. */
 void upstream_announce(struct upstream *u, const char *error);
 /* Says that nodes may have forgotten what they answered. */

@@ -98,6 +98,16 @@ void upstream_set_tick(struct upstream *u, bool fast) {
     ev_timer_start(u->loop, &u->tick);
 }
 
+void upstream_timer(struct upstream *u, ev_timer *timer, int64_t ms) {
+    double wait = (double)ms / 1000;
+    if (ev_is_active(timer) && ev_timer_remaining(u->loop, timer) <= wait)
+        return;
+    ev_timer_stop(u->loop, timer);
+    ev_now_update(u->loop);
+    ev_timer_set(timer, wait, 0.);
+    ev_timer_start(u->loop, timer);
+}
+
 void upstream_wake(struct upstream *u) {
     if (!u->tick_fast)
         upstream_set_tick(u, true);

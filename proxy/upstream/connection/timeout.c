@@ -20,7 +20,6 @@ enum { SILENT_MS = 1000 }; /* after this time the topology is checked, before up
 
 struct node_probe {
     struct upstream_request request;
-    struct upstream_node *node;
     struct upstream_pin *pin; /* NULL: none is under way */
     bool answered;            /* whether the last probe was answered */
     int64_t ended_ms;         /* when the last probe ended */
@@ -56,7 +55,6 @@ static bool probe_answers(struct upstream_node *n, int64_t now) {
     const char *error;
     if (!n->probe) {
         n->probe = memory_zalloc(sizeof(*n->probe));
-        n->probe->node = n;
         n->probe->ended_ms = INT64_MIN / 2;
     }
     struct node_probe *p = n->probe;

@@ -46,17 +46,6 @@ static void router_redirected(struct upstream_request *r) {
 
 /* ---- requests that wait: they are on no connection, and are sent again after a while ---- */
 
-static void arm_retry(struct upstream *u, int64_t at_ms) {
-    int64_t ms = at_ms - clock_ms();
-    double wait = ms > 0 ? (double)ms / 1000 : 0.;
-    if (ev_is_active(&u->retry) && ev_timer_remaining(u->loop, &u->retry) <= wait)
-        return;
-    ev_timer_stop(u->loop, &u->retry);
-    ev_now_update(u->loop);
-    ev_timer_set(&u->retry, wait, 0.);
-    ev_timer_start(u->loop, &u->retry);
-}
-
 static void wait_for(struct upstream *u, struct upstream_request *r, int64_t ms) {
     invariant(r->delays < DELAYS_MAX && !r->placeholder && ms > 0, "a request waits for the %u. time", r->delays);
     r->delays++;
@@ -66,7 +55,7 @@ static void wait_for(struct upstream *u, struct upstream_request *r, int64_t ms)
     r->for_map = false;
     r->retry_at_ms = clock_ms() + ms;
     list_append(&u->retrying, &r->link);
-    arm_retry(u, r->retry_at_ms);
+    upstream_timer(u, &u->retry, ms);
     router_redirected(r);
 }
 
@@ -202,7 +191,7 @@ void wait_map_ends(struct upstream *u, int64_t started_ms) {
         if (!r->for_map || r->retry_at_ms - MAP_WAIT_MS > started_ms)
             continue;
         r->retry_at_ms = clock_ms();
-        arm_retry(u, r->retry_at_ms);
+        upstream_timer(u, &u->retry, 0);
     }
 }
 
@@ -221,7 +210,7 @@ void wait_over(struct ev_loop *loop, ev_timer *timer, int revents) {
         }
     }
     if (next != INT64_MAX)
-        arm_retry(u, next);
+        upstream_timer(u, &u->retry, next - now);
     struct upstream_request *r;
     while ((r = LIST_SHIFT(&due, struct upstream_request, link)))
         router_repeat(u, r);

@@ -283,15 +283,11 @@ static void take_master(struct sentinel *s) {
     topology_done(t, changed);
 }
 
-static bool begins_with(const char *text, const char *word) {
-    return strncmp(text, word, strlen(word)) == 0;
-}
-
 static void on_role(struct topology *t, const redisReply *reply) {
     struct sentinel *s = sentinel_of(t);
     /* Without a login that may call ROLE, the Sentinel's answer is enough; clients log in themselves. */
-    bool not_for_us =
-        reply->type == REDIS_REPLY_ERROR && (begins_with(reply->str, "NOAUTH") || begins_with(reply->str, "NOPERM"));
+    bool not_for_us = reply->type == REDIS_REPLY_ERROR &&
+                      (strncmp(reply->str, "NOAUTH", 6) == 0 || strncmp(reply->str, "NOPERM", 6) == 0);
     bool role = reply->type == REDIS_REPLY_ARRAY && reply->elements > 0 && is_text(reply->element[0]);
     if (not_for_us || (role && strcmp(reply->element[0]->str, "master") == 0)) {
         take_master(s);

@@ -17,16 +17,6 @@ enum {
 
 /* ---- when ---- */
 
-static void schedule(struct topology *t, int64_t in_ms) {
-    struct upstream *u = t->u;
-    double wait = (double)in_ms / 1000;
-    if (ev_is_active(&t->next) && ev_timer_remaining(u->loop, &t->next) <= wait)
-        return;
-    ev_timer_stop(u->loop, &t->next);
-    ev_timer_set(&t->next, wait, 0.);
-    ev_timer_start(u->loop, &t->next);
-}
-
 void topology_want(struct topology *t) {
     if (!t || t->u->closing)
         return;
@@ -40,7 +30,7 @@ void topology_want(struct topology *t) {
     if (ev_is_active(&t->next) && ev_timer_remaining(t->u->loop, &t->next) * 1000 <= (double)t->interval_ms)
         return;
     int64_t wait = upstream_jitter(t->u, t->interval_ms) - since;
-    schedule(t, wait > 0 ? wait : (int64_t)upstream_random(t->u, NOW_MS));
+    upstream_timer(t->u, &t->next, wait > 0 ? wait : (int64_t)upstream_random(t->u, NOW_MS));
 }
 
 bool topology_is_old(const struct topology *t, int64_t since_ms) {
@@ -52,7 +42,7 @@ void topology_now(struct topology *t) {
     if (t->candidates)
         t->again = true;
     else
-        schedule(t, (int64_t)upstream_random(t->u, NOW_MS));
+        upstream_timer(t->u, &t->next, (int64_t)upstream_random(t->u, NOW_MS));
 }
 
 /* ---- whether a node is still the master ---- */
@@ -93,7 +83,7 @@ static void end_round(struct topology *t, bool changed) {
     t->interval_ms = changed ? INTERVAL_FIRST_MS : t->interval_ms * 2;
     if (t->interval_ms > INTERVAL_LONGEST_MS)
         t->interval_ms = INTERVAL_LONGEST_MS;
-    schedule(t, upstream_jitter(u, u->covered == SLOT_COUNT ? t->calm_ms : t->interval_ms));
+    upstream_timer(u, &t->next, upstream_jitter(u, u->covered == SLOT_COUNT ? t->calm_ms : t->interval_ms));
     if (t->again)
         topology_want(t);
     t->again = false;
