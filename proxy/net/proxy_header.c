@@ -34,8 +34,6 @@ static enum proxy_header_result refuse(const char **wrong, const char *what) {
     return PROXY_HEADER_WRONG;
 }
 
-/* ---- addresses ----------------------------------------------------------------------------------- */
-
 static void set_ipv4(struct sockaddr_storage *to, const void *address, const void *port) {
     struct sockaddr_in *in = (void *)to;
     in->sin_family = AF_INET;
@@ -142,8 +140,6 @@ static enum proxy_header_result binary_read(const unsigned char *p, size_t len, 
     invariant(h->len <= len && h->len <= PROXY_HEADER_MAX, "a header of %zu bytes in %zu", h->len, len);
     return h->local ? PROXY_HEADER_DONE : addresses_read(p + FIXED, rest, p[13], h, wrong);
 }
-
-/* ---- both ----------------------------------------------------------------------------------------- */
 
 /* Whether the bytes are a beginning of the expected bytes, or begin with all of them. */
 static bool begins(const void *bytes, size_t len, const void *expected, size_t expected_len) {

@@ -1,7 +1,6 @@
 /*
  * The header of the PROXY protocol, versions 1 (a line) and 2 (binary): HAProxy's specification "The PROXY protocol".
- * In it a load balancer names the client whose connection it forwards. Pure: bytes in, addresses out. It reads no
- * socket, and does not decide which senders are trusted.
+ * In it a load balancer names the client whose connection it forwards. Pure: bytes in, addresses out.
  */
 #pragma once
 

@@ -5,8 +5,6 @@
  *
  * So if one client sends before another, its request reaches the node first, as it would without the proxy. The walk
  * comes after all other callbacks of the turn, except those of a lower priority than READABLE_PRIORITY.
- *
- * It knows no descriptors and does not read. There is one for each loop.
  */
 #pragma once
 

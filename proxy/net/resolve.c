@@ -17,8 +17,7 @@ struct resolve {
     char port[16];
     struct addrinfo *found; /* the answer: `found`, or the error code */
     int error;
-    bool finished, cancelled; /* the thread has answered; the lookup was cancelled: the later of the two events frees
-                                 the structure */
+    bool finished, cancelled; /* by the thread; by the owner: the later of the two frees the structure */
     char host[];
 };
 

@@ -25,6 +25,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 #include "proxy/net/resolve.h"
 
 enum { RECORD_MAX = 16 * 1024, ERROR_MAX = 240, COMPLAINT_MAX = 160, REFUSAL_MAX = 1024 };
@@ -221,11 +222,9 @@ void tls_context_replace(struct tls_context *c, struct tls_context *fresh) {
 
 int64_t tls_context_end(struct tls_context *c) {
     struct tm end;
-    pthread_mutex_lock(&c->mutex);
+    MUTEX_GUARD(&c->mutex);
     const X509 *certificate = SSL_CTX_get0_certificate(c->ctx);
-    bool known = certificate && ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) == 1;
-    pthread_mutex_unlock(&c->mutex);
-    return known ? (int64_t)timegm(&end) : 0;
+    return certificate && ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) == 1 ? (int64_t)timegm(&end) : 0;
 }
 
 void tls_context_free(struct tls_context *c) {
@@ -329,8 +328,6 @@ void tls_free(struct tls *t) {
     memory_free(t);
 }
 
-/* ---- the handshake ---------------------------------------------------------------------------------- */
-
 static void watch(struct tls *t, int events) {
     ev_io_stop(t->loop, &t->io);
     ev_io_set(&t->io, t->fd, events);
@@ -343,8 +340,6 @@ void tls_handshake(struct tls *t, void (*done)(void *arg, const char *error), vo
     t->arg = arg;
     watch(t, EV_READ | EV_WRITE);
 }
-
-/* ---- afterwards ------------------------------------------------------------------------------------- */
 
 /* Calls the owner's reader, which may free the connection. */
 static void on_again(struct ev_loop *loop, ev_timer *timer, int events) {

@@ -1,6 +1,6 @@
 /*
  * TLS for a connected, non-blocking descriptor. The owner calls tls_read and tls_write instead of read and write, and
- * keeps its own watchers. It knows no RESP and no configuration file. All use of OpenSSL is in this folder.
+ * keeps its own watchers. All use of OpenSSL is in this folder.
  *
  *      tls_context   certificates and rules, for all threads; a reload replaces them as a whole
  *      tls           one connection:  tls_new ── tls_handshake ── tls_attach ── tls_read, tls_write
@@ -37,8 +37,7 @@ struct tls_options {
     bool server; /* true: tls-...; false: upstream-tls-... */
     enum tls_verify verify;
     const char *cert_file, *key_file, *key_pass;
-    const char *ca_file,
-        *ca_dir; /* if neither is given, servers verify no client, and clients use the system's authorities */
+    const char *ca_file, *ca_dir; /* neither: servers verify no client, clients use the system's authorities */
     const char *dh_params_file;
     const char *server_name; /* clients: the name to ask for and to verify, in place of each node's host */
     unsigned protocols;
@@ -50,8 +49,7 @@ struct tls_options {
 /* Called for each invalid directive, with one line: directive, file, reason. */
 typedef void tls_refusal(void *arg, const char *directive, const char *text);
 
-/* Makes a context from the directives; the caller owns it. NULL if something is wrong; `refused` was then called for
- * each error. The passphrase is not kept. */
+/* Makes a context from the directives; the caller owns it. NULL: `refused` was called for each error. */
 struct tls_context *tls_context_new(const struct tls_options *options, tls_refusal *refused, void *arg);
 /* New connections use the contents of `fresh`, which is freed. Open connections stay as they are. Thread-safe. */
 void tls_context_replace(struct tls_context *context, struct tls_context *fresh);
@@ -67,10 +65,10 @@ struct tls *tls_new(struct tls_context *context, struct ev_loop *loop, int fd, c
 void tls_free(struct tls *t);
 
 /* Calls `done` once from the loop; error is NULL or a readable text, valid until tls_free. `done` may free the
- * connection. There is no time limit: the owner frees the connection when it has waited too long. */
+ * connection. There is no time limit. */
 void tls_handshake(struct tls *t, void (*done)(void *arg, const char *error), void *arg);
-/* Names the owner's watcher of the descriptor, after the handshake. The watcher is called (with EV_READ) if decrypted
- * bytes wait that the descriptor does not show, unless it is stopped or does not watch EV_READ. */
+/* Names the owner's watcher, after the handshake. While it watches EV_READ, it is also called if decrypted bytes wait
+ * that the descriptor does not show. */
 void tls_attach(struct tls *t, struct ev_io *reader);
 /* Whether decrypted bytes wait that the descriptor does not show. */
 bool tls_has_more(const struct tls *t);

@@ -1,6 +1,4 @@
-/*
- * A thread's connections to the witnesses, and the questions that are on their way. Each witness has an upstream of its
- * own, which connects, logs in and finds out by itself when a witness is back.
+/* A thread's connections to the witnesses, each with an upstream of its own, and the questions that are on their way.
  */
 #include "proxy/witness/witness.h"
 
@@ -20,9 +18,8 @@
 #include "proxy/upstream/upstream.h"
 
 enum { ANSWER_MAX = 160 };
-/* A release that a witness has not answered is told again after FREE_AGAIN_MS, FREE_TRIES times: the witness may have
- * been stopped for a moment, with an attempt in its buffer that was undone since. So many releases may be owed at once.
- */
+/* A release that a witness has not answered is told again: the witness may have been stopped for a moment, with an
+ * attempt in its buffer that was undone since. */
 enum { FREE_AGAIN_MS = 1000, FREE_TRIES = 60, FREES_OWED_MAX = 10000 };
 #define MARK "lockkeeper-witness"
 

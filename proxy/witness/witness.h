@@ -4,8 +4,7 @@
  *
  *      witness_take ──> the same script to each witness, at once ──> votes ──> witness_done_fn, as soon as they decide
  *
- * A witness that does not answer decides nothing and delays nothing: its call goes on until the time of the question is
- * over. Knows no sessions and no rules.
+ * A witness that does not answer delays nothing: its call goes on until the time of the question is over.
  */
 #pragma once
 
@@ -61,8 +60,7 @@ unsigned vote_majority(unsigned count);
 unsigned vote_count(const struct vote *v, enum witness_answer answer);
 /* How many have answered, whatever they said. */
 unsigned vote_answered(const struct vote *v);
-/* Whether the witnesses that hold other leases and those which grant would be a majority, if the other leases were
- * over. */
+/* Whether the lease would have a majority, if the other leases were over. */
 bool vote_may_turn(const struct vote *v);
 enum verdict vote_verdict(const struct vote *v);
 
@@ -109,14 +107,12 @@ void witnesses_change(struct witnesses *set, const char *const *addresses, size_
 void witnesses_free(struct witnesses *set);
 
 /* Asks all witnesses to keep other leases out of a lock for `promise_ms`. over: a token that holds nothing any more, or
- * '=' and the token that the lease had at another proxy; "": none. The votes are counted after wait_ms at the latest.
- */
+ * '=' and the token that the lease had at another proxy; "": none. The votes are counted after wait_ms at most. */
 void witness_take(struct witnesses *set, const struct witness_lease *lease, const char *over, int64_t promise_ms,
                   int64_t wait_ms, witness_done_fn done, void *arg);
-/* Tells all witnesses that a lease is over. No caller waits for the answers. */
+/* Tells all witnesses that a lease is over. */
 void witness_free(struct witnesses *set, const struct witness_lease *lease);
-/* Asks all witnesses whether they vote: for what witness_look shows, and so that a quarantine begins soon after its
- * cause. */
+/* Asks all witnesses whether they vote: for witness_look, and so that a quarantine begins soon after its cause. */
 void witness_probe(struct witnesses *set);
 /* Ends a witness's quarantine. `done` hears whether it has answered. Returns NULL, or the error, static. */
 const char *witness_trust(struct witnesses *set, const char *address, size_t len,

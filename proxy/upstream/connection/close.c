@@ -1,13 +1,7 @@
 /*
  * The end of a connection to a node: what it means for the node, and for the connection's pool or pin. The router
  * repeats or fails its requests.
- *
- * It closes no descriptor; conn_set_state does.
  */
-#include <stdio.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
 #include "proxy/upstream/connection/private.h"
 
 /* ---- texts ---- */
@@ -71,8 +65,8 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
         break;
     case CONN_LOST:
     case CONN_TIMEOUT:
-        /* The first loss before a reply may be of this connection alone: its requests get another one, as those of a
-         * connection that has given replies do. A pin may have waited for its first reply for hours. */
+        /* The first loss before a reply may be of this connection alone: its requests get another one. A pin may have
+         * waited for its first reply for hours. */
         failed = !c->proven && !c->pin && (end != CONN_LOST || n->failures > 0 || n->doubted);
         n->doubted |= !c->proven && !c->pin;
         if (failed)

@@ -15,13 +15,8 @@
  * Of the leading replies only the first error is kept: a redirect, or the reason for an EXECABORT. If the node refuses
  * MULTI, each command has run by itself, and the reply of the middle command is delivered.
  */
-#include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 void conn_want_write(struct upstream_conn *c, bool wanted) {
@@ -31,8 +26,7 @@ void conn_want_write(struct upstream_conn *c, bool wanted) {
         ev_io_stop(c->u->loop, &c->writable);
 }
 
-/* The states from which a connection may come into each state, as bits. A state comes after itself where another
- * address of the node is tried. */
+/* The states before each state, as bits. A state comes after itself where another address of the node is tried. */
 static const unsigned STATES_BEFORE[] = {
     [CONN_RESOLVING] = 1u << CONN_RESOLVING, [CONN_CONNECTING] = 1u << CONN_RESOLVING | 1u << CONN_CONNECTING,
     [CONN_SECURING] = 1u << CONN_CONNECTING, [CONN_HANDSHAKE] = 1u << CONN_CONNECTING | 1u << CONN_SECURING,
@@ -108,7 +102,7 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
     r->len = len;
 }
 
-/* Sends what has waited: no requests that are not needed any more, and no bytes of requests that were abandoned. */
+/* No requests are sent that are not needed any more, and no bytes of requests that were abandoned. */
 void conn_ready(struct upstream_conn *c) {
     invariant(c->state == CONN_HANDSHAKE && c->handshake_left == 0, "state %d, %u replies are due", (int)c->state,
               c->handshake_left);
@@ -189,7 +183,7 @@ void conn_flush(struct upstream_conn *c) {
     bool due_later =
         !list_empty(&c->pending) && (oldest->open || !iobuf_sent(oldest->chunk, oldest->bytes + oldest->len - 1));
     /* Times the newest request, if no other is being timed: from before it is written, since its answer may be there
-     * when the write returns. Requests on pins may wait for something, so they are not timed. */
+     * when the write returns. Requests on pins may wait for something. */
     bool timed = c->timed_from_us == 0 && !c->pin && c->in_flight > 0;
     if (timed) {
         c->timed_from_us = clock_us();
@@ -199,8 +193,7 @@ void conn_flush(struct upstream_conn *c) {
     if (timed && n <= 0)
         c->timed_from_us = 0;
     if (n < 0) {
-        /* Writing failed: reading, in the next loop turn, will find the end. What the node has sent before the end is
-         * read first. */
+        /* Reading will find the end, after what the node has sent before it. */
         conn_want_write(c, false);
         shutdown(c->fd, SHUT_WR);
         return;

@@ -1,22 +1,14 @@
 /*
  * Opens connections: the node's name, the socket, TLS and the handshake, and the events of a socket.
  *
- *      node_conn_find ──┐             ┌─ lookup ─> on_found ─┐
- *      conn_open_pinned ┴─> open_to ──┤                      ├─> conn_connected ─ TLS ─> conn_begin ─> login.c
- *                                     └─ address is known ───┘
- *
- * It knows no slots and no redirects.
+ *                   ┌─ lookup ─> on_found ─┐
+ *      conn_open ───┤                      ├─> conn_connected ─ TLS ─> conn_begin ─> login.c
+ *                   └─ address is known ───┘
  */
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 enum { KEEPALIVE_IDLE_S = 20, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3 };
@@ -34,12 +26,11 @@ static void conn_secured(void *arg, const char *error) {
     struct upstream_conn *c = arg;
     invariant(c->state == CONN_SECURING, "state %d", (int)c->state);
     char reason[REASON_MAX];
-    if (!error) {
+    snprintf(reason, sizeof(reason), "TLS: %s", error ? error : "");
+    if (error)
+        conn_close(c, CONN_UNREACHABLE, reason);
+    else
         conn_begin(c);
-        return;
-    }
-    snprintf(reason, sizeof(reason), "TLS: %s", error);
-    conn_close(c, CONN_UNREACHABLE, reason);
 }
 
 /* Whether the socket is connected to itself. This can happen on an ephemeral port on which no process listens. */
@@ -104,50 +95,40 @@ static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
     }
 }
 
-static void read_in_turn(ev_io *w) {
-    conn_read(LIST_ENTRY(w, struct upstream_conn, readable));
-}
-
 static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
-    readable_push(LIST_ENTRY(w, struct upstream_conn, readable)->u->readable, w, read_in_turn);
+    readable_push(LIST_ENTRY(w, struct upstream_conn, readable)->u->readable, w, conn_read);
 }
 
-/* Starts to connect to the next address of the node; returns 0 or errno. */
-static int conn_try(struct upstream_conn *c) {
-    struct upstream_node *n = c->node;
-    invariant(c->fd < 0 && c->tried < n->host.count, "address %u of %u", c->tried, n->host.count);
-    c->addr = (n->addr_good + c->tried++) % n->host.count;
-    const struct sockaddr *addr = (const struct sockaddr *)(const void *)&n->host.at[c->addr];
-    c->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (c->fd < 0)
-        return errno;
-    if (addr->sa_family != AF_UNIX) {
-        int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, count = KEEPALIVE_COUNT;
-        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-        /* A reply without a time limit may be due: only keepalive then notices that the connection is gone. */
-        setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
-        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-    }
-    if (connect(c->fd, addr, n->host.lens[c->addr]) == 0 || errno == EINPROGRESS)
-        return 0;
-    int error = errno;
-    close(c->fd);
-    c->fd = -1;
-    return error;
+static void set_options(int fd) {
+    int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, count = KEEPALIVE_COUNT;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    /* A reply without a time limit may be due: only keepalive then notices that the connection is gone. */
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 }
 
-/* Tries the remaining addresses. False with the last error if all fail. */
+/* Starts to connect to one of the node's remaining addresses. False with the last error if all fail. */
 static bool conn_start(struct upstream_conn *c, int *error) {
-    while (c->tried < c->node->host.count) {
-        *error = conn_try(c);
-        if (*error == 0) {
+    const struct upstream_node *n = c->node;
+    invariant(c->fd < 0 && c->tried <= n->host.count, "address %u of %u", c->tried, n->host.count);
+    while (c->tried < n->host.count) {
+        c->addr = (n->addr_good + c->tried++) % n->host.count;
+        const struct sockaddr *addr = (const void *)&n->host.at[c->addr];
+        c->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (c->fd >= 0 && addr->sa_family != AF_UNIX)
+            set_options(c->fd);
+        if (c->fd >= 0 && (connect(c->fd, addr, n->host.lens[c->addr]) == 0 || errno == EINPROGRESS)) {
             ev_io_init(&c->readable, on_readable, c->fd, EV_READ);
             ev_io_init(&c->writable, on_writable, c->fd, EV_WRITE);
             conn_set_state(c, CONN_CONNECTING);
             return true;
         }
+        *error = errno;
+        if (c->fd >= 0)
+            close(c->fd);
+        c->fd = -1;
     }
     return false;
 }
@@ -169,15 +150,15 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
 /* ---- opening ---- */
 
 static struct upstream_conn *out_of_reach(struct upstream_node *n) {
-    struct upstream *u = n->u;
-    upstream_want_map(u);
-    snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
+    upstream_want_map(n->u);
+    conn_lost_text(n->u->error, sizeof(n->u->error), n->address, CONN_UNREACHABLE, n->reason);
     return NULL;
 }
 
-/* Opens a connection for a pool or a pin; the other is NULL. */
-static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
+struct upstream_conn *conn_open(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
     invariant(!pool != !pin, "a connection belongs to a pool or to a pin");
+    if (node_backing_off(n))
+        return out_of_reach(n);
     struct upstream *u = n->u;
     struct upstream_conn *c = memory_zalloc(sizeof(*c));
     c->u = u;
@@ -209,24 +190,23 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
         return out_of_reach(n);
     }
     list_append(&u->conns, &c->link);
+    n->pins += pin != NULL;
     upstream_wake(u);
     return c;
 }
 
-/* The lane's pool, or NULL. The pool moves to the front, so that the first pool is nearly always the right one. */
-static struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
-    LIST_EACH(p, &n->pools, struct upstream_pool, link)
-    if (lane_equal(&p->lane, lane)) {
-        list_remove(&p->link);
-        list_prepend(&n->pools, &p->link);
-        return p;
-    }
-    return NULL;
-}
-
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index) {
     invariant(index < n->u->connections + UPSTREAM_APARTS, "connection %u of the lane", index);
-    struct upstream_pool *p = pool_find(n, lane);
+    struct upstream_pool *p = NULL;
+    LIST_EACH(it, &n->pools, struct upstream_pool, link)
+    if (lane_equal(&it->lane, lane)) {
+        p = it;
+        break;
+    }
+    if (p) { /* to the front, so that the first pool is nearly always the right one */
+        list_remove(&p->link);
+        list_prepend(&n->pools, &p->link);
+    }
     if (p && p->conns[index])
         return p->conns[index];
     if (node_backing_off(n))
@@ -240,7 +220,7 @@ struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstr
     struct quota_hold hold = {0};
     const struct upstream_dedicated *dedicated = dedicated_find(n->u, lane->dedicated);
     struct upstream_claim claim = {.client = dedicated ? dedicated->client : NULL, .lasting = true};
-    struct upstream_conn *c = quota_take(n, &claim, &hold) ? open_to(n, p, NULL) : NULL;
+    struct upstream_conn *c = quota_take(n, &claim, &hold) ? conn_open(n, p, NULL) : NULL;
     if (!c) {
         quota_give(n, &hold);
         pool_release(p);
@@ -250,13 +230,5 @@ struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstr
     c->index = index;
     n->connects++;
     p->conns[index] = c;
-    return c;
-}
-
-struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n) {
-    if (node_backing_off(n))
-        return out_of_reach(n);
-    struct upstream_conn *c = open_to(n, NULL, pin);
-    n->pins += c != NULL;
     return c;
 }

@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -31,6 +32,8 @@
 #include "proxy/base/metric.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
 #include "proxy/base/text.h"
 #include "proxy/net/readable.h"
 #include "proxy/net/resolve.h"
@@ -178,6 +181,8 @@ int64_t upstream_jitter(struct upstream *u, int64_t ms);
 /* How long to wait after so many failures in a row: twice as long each time, with jitter. */
 int64_t upstream_backoff(struct upstream *u, int64_t first_ms, int64_t longest_ms, unsigned failures);
 uint32_t upstream_random(struct upstream *u, uint32_t below);
+/* Starts a timer that ends once, in `ms`; not if it is running and ends sooner. */
+void upstream_timer(struct upstream *u, ev_timer *timer, int64_t ms);
 /* Says, once, that the upstream can serve, or why it can't. */
 void upstream_announce(struct upstream *u, const char *error);
 /* Says that nodes may have forgotten what they answered. */
@@ -282,8 +287,7 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at);
 void node_is_replica(struct upstream_node *n, struct upstream_node *master);
 /* Frees a node that has no pools. */
 void node_forget(struct upstream_node *n);
-/* The lane's connection at this index, opened if needed; NULL: u->error says why. Moves the lane's pool to the front of
- * the node's pools. */
+/* The lane's connection at this index, opened if needed; NULL: u->error says why. */
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index);
 static inline bool lane_equal(const struct upstream_lane *a, const struct upstream_lane *b) {
     return memcmp(a, b, sizeof(*a)) == 0;
@@ -405,23 +409,23 @@ static inline void conn_send(struct upstream_conn *c, struct upstream_request *r
     if (c->in_flight++ == 0)
         conn_busy(c);
 }
-/* The request's bytes with EVAL and the source in place of EVALSHA and the SHA1, in the command at offset `at`; the
- * caller frees them. NULL: there is no EVALSHA there. */
+/* The request's bytes with EVAL and the source in place of EVALSHA and the SHA1 of the command at `at`; the caller
+ * frees them. NULL: there is no EVALSHA. */
 char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) __attribute__((warn_unused_result));
 /* Stops reading a connection, or resumes. */
 void conn_pause(struct upstream_conn *c, bool pause);
-/* Takes a connection out of its pool, if it is in one: it closes once its requests have ended. */
+/* Takes a connection out of its pool: it closes once its requests have ended. */
 void conn_retire(struct upstream_conn *c);
 void conn_flush(struct upstream_conn *c);
 /* Why reading or writing failed. */
 static inline const char *conn_errno_text(const struct upstream_conn *c) {
     return c->tls ? tls_error(c->tls) : strerror(errno);
 }
-/* Lets requests over a connection: its handshake is over, or the round has ended that had to verify its node. */
+/* Sends what has waited: the handshake is over, or the round has ended that had to verify the node. */
 void conn_ready(struct upstream_conn *c);
 /* ---- close.c ---- */
 
-/* Writes why a connection ended, as an error text that says nothing about the outcome of requests. */
+/* Writes why a connection ended, without the outcome of its requests. */
 void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason);
 /* Writes an error. If it is the proxy's own, the outcome is appended; `sent`: a byte of the request left. */
 void outcome_text(char *out, size_t size, const char *base, bool sent);
@@ -432,8 +436,7 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
 
 /* ---- timeout.c ---- */
 
-/* The callback of u->tick: closes connections that are late, at times those that are not needed, and sets the tick's
- * speed. */
+/* The callback of u->tick: closes connections that are late or not needed, and sets the tick's speed. */
 void upstream_tick(struct ev_loop *loop, ev_timer *w, int revents);
 /* Closes idle connections (all connections of nodes that serve nothing), and frees unused nodes. */
 void node_sweep(struct upstream *u);
@@ -456,6 +459,6 @@ struct upstream_pin {
     bool full; /* its owner waits for `drained` */
 };
 
-/* Closes and frees the pins that were given back, and closes the connections of dedicated lanes that have ended. Must
- * not be called from inside a connection's callback. */
+/* Closes and frees the pins that were given back, and closes the connections of dedicated lanes that have ended. Never
+ * called from inside a connection's callback. */
 void pin_close_unpinned(struct upstream *u);

@@ -9,24 +9,17 @@
  * as the context's error, as if hiredis had found it.
  *
  * hiredis aborts the process (assert) on an unrequested reply, or on a malformed published message: a hostile Sentinel
- * or node could end the proxy. So this file also creates hiredis's reply objects. If an object would lead to the
- * assert, the connection ends with a protocol error instead.
+ * or node could end the proxy. So this file also creates hiredis's reply objects, and ends the connection before that.
  */
 #include "proxy/upstream/connection/control.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <hiredis/hiredis.h>
 
 #include <hiredis/adapters/libev.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
 
 enum { CARRY_BYTES = 8 * 1024 }; /* less than redisAsyncHandleRead reads at once */
 
@@ -46,8 +39,8 @@ struct control {
 
 /* ---- what a node may send ------------------------------------------------------------------------------ */
 
-/* Limits of arrays: hiredis allocates all elements of an array once its length is known, without another limit. A
- * cluster has at most 16384 slots, and the entry of one slot, or of a master, is short. */
+/* hiredis allocates all elements of an array once its length is known. A cluster has at most 16384 slots, and the entry
+ * of one slot, or of a master, is short. */
 enum { MESSAGE_ELEMENTS = 3, ELEMENTS_MAX = 16384, NESTED_MAX = 1024 };
 
 #if HIREDIS_MAJOR >= 1
@@ -89,8 +82,8 @@ static bool object_ok(const redisReadTask *task, const char *text, size_t len, i
     return hears && !task->parent->parent && message_part_ok(task, text, len);
 }
 
-/* Makes a string if it is permitted, else returns NULL, which hiredis takes for lack of memory. control_error tells the
- * cases apart: when memory runs out, the proxy aborts. */
+/* Makes a string if it is permitted, else returns NULL, which hiredis takes for lack of memory; the proxy aborts when
+ * memory runs out, so control_error can tell. */
 static void *create_string(const redisReadTask *task, char *text, size_t len) {
     return object_ok(task, text, len, 0) ? plain.createString(task, text, len) : NULL;
 }
@@ -136,8 +129,6 @@ const char *control_error(const redisAsyncContext *ctx) {
         return "it sent a reply without a request";
     return ctx->err && ctx->errstr && *ctx->errstr ? ctx->errstr : "the connection was lost";
 }
-
-/* ---- the end --------------------------------------------------------------------------------------- */
 
 /* Frees what belongs to a context when hiredis frees the context. */
 static void on_cleanup(void *arg) {

@@ -24,19 +24,13 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/random.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
 #include "proxy/base/mutex.h"
 #include "proxy/net/digest.h"
 #include "proxy/upstream/connection/private.h"
 
 enum { LOGIN_BUCKETS = 1024, REFUSED_MS = 1000, REMEMBERED = 64 };
-static const char UNKNOWN[] = "UPSTREAM the client's login is not known any more";
-
 struct login {
     struct login *next;
     uint32_t id;
@@ -105,15 +99,6 @@ static bool login_is(const struct login *l, const char *user, size_t user_len, c
            memcmp(l->bytes + user_len, password, password_len) == 0;
 }
 
-/* Searches all logins: there are few, and clients rarely log in. */
-static struct login *login_find(const char *user, size_t user_len, const char *password, size_t password_len) {
-    for (size_t i = 0; i < LOGIN_BUCKETS; i++)
-        for (struct login *l = buckets[i]; l; l = l->next)
-            if (login_is(l, user, user_len, password, password_len))
-                return l;
-    return NULL;
-}
-
 static struct login *login_get(uint32_t id) {
     struct login *l = buckets[id % LOGIN_BUCKETS];
     while (l && l->id != id)
@@ -150,7 +135,10 @@ uint32_t upstream_login_intern(const char *user, size_t user_len, const char *pa
     if (!user)
         user_len = 0;
     MUTEX_GUARD(&mutex);
-    struct login *l = login_find(user, user_len, password, password_len);
+    struct login *l = NULL;
+    for (size_t i = 0; i < LOGIN_BUCKETS && !l; i++) /* there are few, and clients rarely log in */
+        for (l = buckets[i]; l && !login_is(l, user, user_len, password, password_len);)
+            l = l->next;
     if (!l) {
         l = login_new(user, user_len, password, password_len);
         if (!login_recall(l)) {
@@ -268,21 +256,21 @@ bool login_is_over(uint32_t login) {
 
 /* ---- the handshake ---- */
 
-/* Appends the AUTH of a login, as login_text has it. Returns how many replies will come (0: no login needed), or -1: no
- * such login; u->error says so. */
-static int login_append(struct upstream_conn *c, uint32_t login, bool before) {
+/* Appends the AUTH of a login, if one is needed. False: there is no such login; u->error says so. */
+static bool login_append(struct upstream_conn *c, uint32_t login, bool before) {
     size_t len = 0;
     char *text = login_is_nobody(login) ? NULL : login_text(c->u->config->own, login, before, &len);
     if (!text && (login == 0 || login_is_nobody(login)))
-        return 0;
+        return true;
     if (!text) {
-        snprintf(c->u->error, sizeof(c->u->error), "%s", UNKNOWN);
-        return -1;
+        snprintf(c->u->error, sizeof(c->u->error), "UPSTREAM the client's login is not known any more");
+        return false;
     }
     iobuf_append_secret(&c->handshake, text, len);
+    c->handshake_left++;
     explicit_bzero(text, len);
     memory_free(text);
-    return 1;
+    return true;
 }
 
 static void append_command(struct upstream_conn *c, const char *command) {
@@ -299,10 +287,8 @@ static void append_select(struct upstream_conn *c, uint32_t db) {
 
 /* Appends what follows the prelude; without a prelude, all of the handshake. */
 static bool append_login(struct upstream_conn *c, const struct upstream_lane *lane, bool select) {
-    int replies = login_append(c, lane->login, c->before);
-    if (replies < 0)
+    if (!login_append(c, lane->login, c->before))
         return false;
-    c->handshake_left += (unsigned)replies;
     if (select)
         append_select(c, lane->db);
     if (lane->protocol == 3)
@@ -334,32 +320,13 @@ bool handshake_append(struct upstream_conn *c) {
     c->prelude = known && lane->db != 0;
     if (!c->prelude)
         return append_login(c, lane, lane->db != 0);
-    c->handshake_left = (unsigned)login_append(c, 0, false);
+    (void)login_append(c, 0, false);
     append_select(c, lane->db);
     return true;
 }
 
-bool handshake_taken(struct upstream_conn *c, bool ok) {
-    invariant(c->state == CONN_HANDSHAKE && c->handshake_left > 0, "%u replies are due", c->handshake_left);
-    if (--c->handshake_left > 0)
-        return true;
-    if (!c->prelude) {
-        conn_ready(c);
-        return true;
-    }
-    c->prelude = false;
-    const struct upstream_lane *lane = conn_lane(c);
-    if (!append_login(c, lane, c->before ? lane->db != 0 : !ok)) {
-        char reason[REASON_MAX];
-        snprintf(reason, sizeof(reason), "%.200s", c->u->error);
-        conn_close(c, CONN_REFUSED, reason);
-        return false;
-    }
-    conn_want_write(c, true);
-    return true;
-}
-
-bool handshake_refused(struct upstream_conn *c, const char *error) {
+/* Takes the node's refusal of the login. Returns whether the connection logs in with the password before. */
+static bool login_refused(struct upstream_conn *c, const char *error) {
     const struct upstream_lane *lane = conn_lane(c);
     if (!lane || strncmp(error, "WRONGPASS", 9) != 0)
         return false;
@@ -373,6 +340,30 @@ bool handshake_refused(struct upstream_conn *c, const char *error) {
         return false;
     c->before = c->prelude = true; /* what else was sent with the login is refused, too */
     return true;
+}
+
+bool handshake_taken(struct upstream_conn *c, const char *error) {
+    invariant(c->state == CONN_HANDSHAKE && c->handshake_left > 0, "%u replies are due", c->handshake_left);
+    if (error && !c->prelude && !login_refused(c, error)) {
+        conn_close(c, CONN_REFUSED, error);
+        return false;
+    }
+    if (--c->handshake_left > 0)
+        return true;
+    if (!c->prelude) {
+        conn_ready(c);
+        return true;
+    }
+    c->prelude = false;
+    const struct upstream_lane *lane = conn_lane(c);
+    if (append_login(c, lane, c->before ? lane->db != 0 : error != NULL)) {
+        conn_want_write(c, true);
+        return true;
+    }
+    char reason[REASON_MAX];
+    snprintf(reason, sizeof(reason), "%.200s", c->u->error);
+    conn_close(c, CONN_REFUSED, reason);
+    return false;
 }
 
 bool conn_login_is_old(const struct upstream_conn *c) {

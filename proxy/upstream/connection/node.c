@@ -16,13 +16,8 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/un.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 /* ---- addresses ---- */
@@ -101,6 +96,16 @@ void upstream_set_tick(struct upstream *u, bool fast) {
     double period = fast ? TICK_FAST_S : TICK_SLOW_S;
     ev_timer_set(&u->tick, period, period);
     ev_timer_start(u->loop, &u->tick);
+}
+
+void upstream_timer(struct upstream *u, ev_timer *timer, int64_t ms) {
+    double wait = (double)ms / 1000;
+    if (ev_is_active(timer) && ev_timer_remaining(u->loop, timer) <= wait)
+        return;
+    ev_timer_stop(u->loop, timer);
+    ev_now_update(u->loop);
+    ev_timer_set(timer, wait, 0.);
+    ev_timer_start(u->loop, timer);
 }
 
 void upstream_wake(struct upstream *u) {
@@ -255,8 +260,6 @@ struct upstream_node *upstream_host_node(struct upstream *u, const struct host_a
     snprintf(text, sizeof(text), "%s at %s", n->address, number);
     return node_of(u, text, &n->at, host);
 }
-
-/* ---- lanes ---- */
 
 void pool_release(struct upstream_pool *p) {
     invariant(p->node && !list_empty(&p->link), "a pool is released twice");

@@ -7,14 +7,8 @@
  *                    ├──> back to its lane (lent, clean)
  *                    └──> u->unpinned (anything else) ──> closed and freed by upstream_flush
  *
- * A caller may give a pin back from inside a callback of its connection: the pin is closed and freed only at the end of
- * the turn. This file does not look into requests.
+ * A caller may give a pin back from inside a callback of its connection: it is freed only at the end of the turn.
  */
-#include <stdio.h>
-#include <string.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 static struct upstream_pin *pin_new(struct upstream *u, const struct upstream_lane *lane) {
@@ -28,13 +22,9 @@ static struct upstream_pin *pin_new(struct upstream *u, const struct upstream_la
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
                                        const struct upstream_claim *claim, const struct upstream_pin_events *events,
                                        const char **error) {
-    if (!node || u->closing) {
-        *error = outcome_unsent(u, u->above->no_node(u));
-        return NULL;
-    }
     struct quota_hold hold = {0};
-    if (!quota_take(node, claim, &hold)) {
-        *error = outcome_unsent(u, u->error);
+    if (!node || u->closing || !quota_take(node, claim, &hold)) {
+        *error = outcome_unsent(u, !node || u->closing ? u->above->no_node(u) : u->error);
         return NULL;
     }
     struct upstream_pin *pin = NULL;
@@ -47,7 +37,7 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
         if (node->idle_pin_count > 0 && quota_is_tight(node))
             pin_close_idle(node, false);
         pin = pin_new(node->u, lane);
-        pin->conn = conn_open_pinned(pin, node);
+        pin->conn = conn_open(node, NULL, pin);
     }
     if (!pin->conn) {
         memory_free(pin);
@@ -176,16 +166,14 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
                pin->conn->node->idle_pin_count < PINS_IDLE_MAX) {
         struct upstream_node *n = pin->conn->node;
         pin->conn->progress_ms = clock_ms();
-        invariant(n->idle_pin_count < PINS_IDLE_MAX, "%u pins are idle", n->idle_pin_count);
         pin->idle = true;
         n->idle_pin_count++;
         list_prepend(&n->idle_pins, &pin->link);
         return;
     }
+    /* The node must see the end of this connection before requests that others send from now on. */
     if (pin->conn && pin->conn->state == CONN_READY && pin->conn->in_flight > 0)
-        shutdown(
-            pin->conn->fd,
-            SHUT_WR); /* the node must see the end of this connection before requests that others send from now on */
+        shutdown(pin->conn->fd, SHUT_WR);
     list_append(&pin->u->unpinned, &pin->link);
 }
 

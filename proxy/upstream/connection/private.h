@@ -27,12 +27,9 @@ static inline bool login_is_nobody(uint32_t login) {
 }
 /* Composes the handshake. False: u->error says why that can't be done. */
 bool handshake_append(struct upstream_conn *c);
-/* Takes a reply to the handshake. `ok` false: it was an error, which only the prelude may get. False: the connection
- * was closed. */
-bool handshake_taken(struct upstream_conn *c, bool ok);
-/* Takes the node's refusal of the login. Returns whether the connection logs in with the password before. */
-bool handshake_refused(struct upstream_conn *c, const char *error);
-/* Whether the connection is logged in with a login 0 that has changed. */
+/* Takes a reply to the handshake; `error` NULL: it was none. False: the connection was closed. */
+bool handshake_taken(struct upstream_conn *c, const char *error);
+/* Whether the connection is logged in with a login 0 that has changed since. */
 bool conn_login_is_old(const struct upstream_conn *c);
 /* Logs a connection in again, if login 0 has changed: for the tick. */
 void conn_login_again(struct upstream_conn *c);
@@ -112,9 +109,10 @@ static inline void pin_leave_idle(struct upstream_pin *pin, struct upstream_node
 
 /* ---- connect.c ---- */
 
-/* Opens a connection for a pin; NULL: u->error says why. */
-struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
+/* Opens a connection for a pool or a pin; the other is NULL. NULL: u->error says why. */
+struct upstream_conn *conn_open(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin);
 
 /* ---- reply.c ---- */
 
-void conn_read(struct upstream_conn *c);
+/* Reads what has come; `readable` is the connection's. */
+void conn_read(ev_io *readable);

@@ -12,12 +12,7 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/base/mutex.h"
 #include "proxy/base/table.h"
 #include "proxy/upstream/connection/private.h"
@@ -70,7 +65,6 @@ struct quota *quota_get(const char *address) {
         list_append(&all_quotas, &q->link);
     }
     q->refs++;
-    invariant(q->refs > 0, "a quota has %u references", q->refs);
     return q;
 }
 
@@ -157,8 +151,6 @@ static bool is_refused(const struct quota *q, const struct quota_client *c, cons
         return false;
     return true;
 }
-
-/* ---- claims -------------------------------------------------------------------------------------- */
 
 bool quota_take(struct upstream_node *n, const struct upstream_claim *claim, struct quota_hold *hold) {
     invariant(!hold->client, "a connection is counted twice");

@@ -10,14 +10,6 @@
  * Only errors are looked at, for they may be redirects. A dedicated lane's owner gets pushes; other shared connections
  * drop them. On a pin, pushes go to the owner as messages; in stream mode all bytes do.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
-#include "proxy/base/text.h"
 #include "proxy/upstream/connection/private.h"
 
 enum { QUOTE_MAX = 100 };
@@ -30,7 +22,7 @@ static void quote(char *out, size_t size, const char *text, size_t len) {
     text_printable(out, size, text, n, '?');
 }
 
-/* Closes a connection that breaks the protocol. If the node sent an error, the reason quotes it. */
+/* Closes a connection that breaks the protocol; the reason quotes an error. */
 static void conn_broken(struct upstream_conn *c, const char *what, const char *data, size_t len) {
     char reason[REASON_MAX], said[QUOTE_MAX];
     if (len > 1 && data[0] == '-') {
@@ -55,12 +47,13 @@ static void conn_proven(struct upstream_conn *c) {
     node_works(c->node);
 }
 
-/* ---- the handshake ---- */
-
 /* Takes bytes of a reply to the handshake. False: the connection was closed. */
 static bool take_handshake(struct upstream_conn *c, const char *data, size_t len, bool last) {
-    invariant(c->handshake_left > 0, "no reply to the login is due");
     bool error = c->scan.type == '-';
+    if (c->handshake_left == 0) { /* the connection waits for a round of the topology */
+        conn_broken(c, "it sent a reply without a request", data, len);
+        return false;
+    }
     if (error && c->held.len + len > REPLY_HELD_MAX) {
         conn_broken(c, "its reply to the login is malformed", "", 0);
         return false;
@@ -70,16 +63,11 @@ static bool take_handshake(struct upstream_conn *c, const char *data, size_t len
     if (!last)
         return true;
     conn_proven(c);
-    if (error && !c->prelude) {
-        char text[REASON_MAX];
+    char text[REASON_MAX];
+    if (error)
         quote(text, sizeof(text), c->held.data + 1, c->held.len - 1);
-        if (!handshake_refused(c, text)) {
-            conn_close(c, CONN_REFUSED, text);
-            return false;
-        }
-    }
     text_clear(&c->held);
-    return handshake_taken(c, !error);
+    return handshake_taken(c, error ? text : NULL);
 }
 
 /* ---- replies ---- */
@@ -111,8 +99,7 @@ static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, str
     return len >= 3 && data[0] == '-' && c->u->above->error(c->u, c->node, r, data + 1, len - 3);
 }
 
-/* Delivers the reply of a batch, which is EXEC's. If the batch was not executed, routing looks at the first error
- * before EXEC's reply, since that is the reason. */
+/* Delivers the reply of a batch, which is EXEC's. If it was not executed, the first error before is the reason. */
 static __attribute__((noinline)) void deliver_batch(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
     invariant(c->led == r->leading, "%u leading replies of %u", c->led, r->leading);
@@ -273,8 +260,7 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
 }
 
 /* The fast path: a whole reply, no error, to the oldest request of a shared connection, after the request was sent.
- * Returns the reply's length, or 0 if the bytes are anything else; nothing was done then. It earns 7 % of the bound on
- * pipelined requests. */
+ * Returns the reply's length, or 0: nothing was done. It earns 7 % of the bound on pipelined requests. */
 static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, size_t len) {
     struct list_node *n = c->pending.next;
     if (!resp_reply_begins(&c->scan) || c->pin || !c->proven || c->state != CONN_READY || n == &c->pending)
@@ -335,7 +321,8 @@ static __attribute__((noinline)) void conn_timed(struct upstream_conn *c, int64_
     n->round_trip_us += n->round_trip_us == 0 ? us : (us - n->round_trip_us) / 8;
 }
 
-void conn_read(struct upstream_conn *c) {
+void conn_read(ev_io *readable) {
+    struct upstream_conn *c = LIST_ENTRY(readable, struct upstream_conn, readable);
     for (int i = 0; i < READS_PER_EVENT; i++) {
         ssize_t n =
             c->tls ? tls_read(c->tls, c->u->scratch, READ_SCRATCH) : recv(c->fd, c->u->scratch, READ_SCRATCH, 0);

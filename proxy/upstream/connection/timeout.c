@@ -1,20 +1,17 @@
 /*
- * The upstream's tick, every 100 ms while anything is in flight. It finds late replies: whether a reply is late,
- * whether the node is to blame, and what follows.
+ * The upstream's tick, every 100 ms while anything is in flight: late replies, whether the node is to blame, and what
+ * follows.
  *
  * A script may run for any time, but meanwhile its node answers other connections (with BUSY at least):
  *
  *      late script's reply ──> PING over a connection of its own ──┬─ any answer (PONG, BUSY) ──> goes on waiting
  *                                                                  └─ none in upstream-timeout ──> it is given up
  *
- * Every few seconds the connections that are not needed any more are closed: idle ones, those of lanes and logins that
- * have ended, and those of nodes that serve nothing. Unused nodes are freed.
+ * Every few seconds it closes idle connections, and those of lanes and logins that have ended, or of nodes that serve
+ * nothing. Unused nodes are freed.
  */
 #include <poll.h>
-#include <stdio.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 enum { SILENT_MS = 1000 }; /* after this time the topology is checked, before upstream-timeout has passed */
@@ -23,7 +20,6 @@ enum { SILENT_MS = 1000 }; /* after this time the topology is checked, before up
 
 struct node_probe {
     struct upstream_request request;
-    struct upstream_node *node;
     struct upstream_pin *pin; /* NULL: none is under way */
     bool answered;            /* whether the last probe was answered */
     int64_t ended_ms;         /* when the last probe ended */
@@ -49,8 +45,7 @@ static void probe_fail(struct upstream_request *r, enum upstream_failure why, co
     probe_end(r, why == UPSTREAM_REFUSED);
 }
 
-/* Whether the node answers on another connection, as far as is known. If the last answer is old, a PING is sent; until
- * its answer comes the result is true. */
+/* Whether the node answers on another connection. If the last answer is old, a PING is sent; meanwhile: true. */
 static bool probe_answers(struct upstream_node *n, int64_t now) {
     static const struct upstream_request_ops ops = {.reply = probe_reply, .fail = probe_fail};
     static const struct upstream_pin_events none;
@@ -60,7 +55,6 @@ static bool probe_answers(struct upstream_node *n, int64_t now) {
     const char *error;
     if (!n->probe) {
         n->probe = memory_zalloc(sizeof(*n->probe));
-        n->probe->node = n;
         n->probe->ended_ms = INT64_MIN / 2;
     }
     struct node_probe *p = n->probe;
@@ -68,21 +62,15 @@ static bool probe_answers(struct upstream_node *n, int64_t now) {
         return true; /* a probe is under way, with its own timeout */
     if (now - p->ended_ms < n->u->timeout_ms)
         return p->answered;
-    p->pin = upstream_pin_open(n->u, n, &lane, &own, &none, &error);
-    if (!p->pin)
-        return false;
     p->request.ops = &ops;
-    if (!upstream_pin_submit(p->pin, &p->request, ping, sizeof(ping) - 1, false))
-        return true;
-    upstream_unpin(p->pin, false);
-    p->pin = NULL;
-    return false;
+    p->pin = upstream_pin_open(n->u, n, &lane, &own, &none, &error);
+    return p->pin &&
+           !upstream_pin_submit(p->pin, &p->request, ping, sizeof(ping) - 1, false); /* the pin is connected */
 }
 
 /* ---- late replies ---- */
 
-/* Whether the node has sent something that this process has not read yet, since it was stopped or short of processor
- * time. */
+/* Whether the node has sent something that this process, stopped or short of processor time, has not read yet. */
 static bool conn_has_news(const struct upstream_conn *c) {
     const struct iobuf *out = c->state == CONN_HANDSHAKE ? &c->handshake : &c->out;
     bool writes = c->state == CONN_CONNECTING || (c->state != CONN_SECURING && out->unsent > 0);
@@ -90,8 +78,8 @@ static bool conn_has_news(const struct upstream_conn *c) {
     return poll(&p, 1, 0) > 0;
 }
 
-/* Whether a request on the node may take its time, and the node answers a probe. Replies of earlier requests may be
- * ready: a node writes them only after it has run all commands that it has read. */
+/* Whether a request may take its time, and the node answers a probe. Earlier requests count, too: a node writes replies
+ * only after it has run all commands that it has read. */
 static bool may_last(const struct upstream_conn *c, int64_t now) {
     LIST_EACH(r, &c->pending, const struct upstream_request, link) {
         if (r->open || !iobuf_sent(r->chunk, r->bytes + r->len - 1))
@@ -102,7 +90,7 @@ static bool may_last(const struct upstream_conn *c, int64_t now) {
     return false;
 }
 
-/* Checks the connection for timeouts, and closes it if one has passed. Returns whether something is in flight. */
+/* Closes the connection if a time limit has passed. Returns whether something is in flight. */
 static bool conn_check(struct upstream_conn *c, int64_t now) {
     int64_t silent_ms = now - c->progress_ms - (c->pin ? c->pin->patient_ms : 0);
     char reason[96];
@@ -144,12 +132,12 @@ static bool conn_check(struct upstream_conn *c, int64_t now) {
         conn_close(c, CONN_TIMEOUT, reason);
         return false;
     case CONN_CLOSED:
-        return false;
+        break;
     }
     return false;
 }
 
-/* ---- what is not needed any more ---- */
+/* ---- the tick ---- */
 
 void node_sweep(struct upstream *u) {
     int64_t now = clock_ms();
@@ -163,13 +151,10 @@ void node_sweep(struct upstream *u) {
         if (unused || now - c->progress_ms > (c->pin ? PIN_IDLE_MS : IDLE_MS) || (lane && login_is_over(lane->login)))
             conn_close(c, CONN_IDLE, "idle");
     }
-    LIST_EACH_SAFE(n, &u->nodes, struct upstream_node, link) {
-        if (n->slots == 0 && !n->master && list_empty(&n->pools) && n->pins == 0)
-            node_forget(n);
-    }
+    LIST_EACH_SAFE(n, &u->nodes, struct upstream_node, link)
+    if (n->slots == 0 && !n->master && list_empty(&n->pools) && n->pins == 0)
+        node_forget(n);
 }
-
-/* ---- the tick ---- */
 
 void upstream_tick(struct ev_loop *loop, ev_timer *w, int revents) {
     struct upstream *u = w->data;

@@ -2,11 +2,6 @@
  * The upstream as a whole: creation and end, the timer that checks for late replies, flushing, and what PROXY INFO
  * shows.
  */
-#include <stdio.h>
-#include <string.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/topology/topology.h"
 

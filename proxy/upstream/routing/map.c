@@ -13,11 +13,7 @@
  */
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 
 static int by_address(const void *a, const void *b) {
@@ -83,7 +79,6 @@ bool map_replace(struct upstream *u, struct upstream_node *const *slots) {
         }
     }
     map_changed(u);
-    invariant(u->covered <= SLOT_COUNT, "%u slots are served", u->covered);
     list_masters(u);
     return true;
 }
@@ -199,8 +194,6 @@ struct upstream_node *upstream_replica(const struct upstream *u, int slot, uint3
     return NULL;
 }
 
-/* ---- the nearest --------------------------------------------------------------------------------- */
-
 /* The round trip by which nodes are compared. The present choice counts as a fifth shorter than it is, so that two
  * nodes that are as near do not take turns. */
 static int64_t distance(const struct upstream_node *n) {
@@ -219,8 +212,6 @@ static void choose_nearest(struct upstream_node *master) {
     if (master->watch)
         master->watch->nearest = master == best;
 }
-
-/* ---- ROLE ---------------------------------------------------------------------------------------- */
 
 static void told(struct upstream_request *r, const char *data, size_t len, bool last) {
     static const char begin[] = "*5\r\n$5\r\nslave\r\n", up[] = "\r\n$9\r\nconnected\r\n:";
@@ -266,8 +257,6 @@ void replicas_watch(struct ev_loop *loop, ev_timer *timer, int revents) {
     if (n->master || (nearest && !list_empty(&n->replicas)))
         ask(n);
 }
-
-/* ---- which nodes are replicas -------------------------------------------------------------------- */
 
 void replicas_clear(struct upstream *u) {
     LIST_EACH(n, &u->nodes, struct upstream_node, link)

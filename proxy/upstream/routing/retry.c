@@ -5,12 +5,8 @@
  *      MOVED (map first), ASK (ASKING before it), NOSCRIPT (as EVAL)      at once
  *      TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY               after a delay, where there is a topology
  *
- * A request on a pin is repeated by the pin's owner; the slot map still learns from the error. This file knows no
- * connections.
+ * A request on a pin is repeated by the pin's owner; the slot map still learns from the error.
  */
-#include <string.h>
-
-#include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 
 static bool word_is(const char *text, size_t len, const char *word) {
@@ -23,22 +19,21 @@ static bool word_is(const char *text, size_t len, const char *word) {
 struct passing {
     const char *word;
     bool failover; /* there may have been a failover: the topology is asked again */
-    bool keyless;  /* requests without keys wait as well. For the other errors a request without keys gets the error: on
-                      a cluster it is the answer (MSETNX k v k) */
-};
-
-static const struct passing PASSING[] = {
-    {"TRYAGAIN", .failover = false, .keyless = false},   /* some of the keys have moved, and the others follow */
-    {"CLUSTERDOWN", .failover = true, .keyless = false}, /* the slot has no master, for now */
-    {"LOADING", .failover = true, .keyless = false},     /* the node has just started */
-    {"MASTERDOWN", .failover = true, .keyless = false},  /* a replica that has lost its master */
-    {"READONLY", .failover = true, .keyless = true},     /* it was the master, and is a replica now */
+    bool keyless;  /* requests without keys wait as well. They get the other errors: on a cluster those are the answer
+                      (MSETNX k v k) */
 };
 
 static const struct passing *passing_find(const char *text, size_t len) {
-    for (size_t i = 0; i < sizeof(PASSING) / sizeof(PASSING[0]); i++)
-        if (word_is(text, len, PASSING[i].word))
-            return &PASSING[i];
+    static const struct passing all[] = {
+        {"TRYAGAIN", .failover = false, .keyless = false},   /* some of the keys have moved, and the others follow */
+        {"CLUSTERDOWN", .failover = true, .keyless = false}, /* the slot has no master, for now */
+        {"LOADING", .failover = true, .keyless = false},     /* the node has just started */
+        {"MASTERDOWN", .failover = true, .keyless = false},  /* a replica that has lost its master */
+        {"READONLY", .failover = true, .keyless = true},     /* it was the master, and is a replica now */
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        if (word_is(text, len, all[i].word))
+            return &all[i];
     return NULL;
 }
 
@@ -57,6 +52,79 @@ static void suspect_failover(struct upstream *u, const struct upstream_node *n, 
         upstream_want_map(u);
     else if (n == upstream_master(u, 0) && u->events.doubt)
         u->events.doubt(u->events.arg, word_is(text, len, "READONLY"));
+}
+
+/* ---- errors from inside a script: where in the script they occurred is cut off ---- */
+
+static bool starts_with(const char *text, const char *end, const char *start) {
+    size_t len = strlen(start);
+    return (size_t)(end - text) >= len && memcmp(text, start, len) == 0;
+}
+
+/* Skips "@user_script:LINE: " or "@user_script: LINE: "; NULL if `p` points at neither. */
+static const char *behind_line(const char *p, const char *end) {
+    static const char script[] = "@user_script:";
+    if (!starts_with(p, end, script))
+        return NULL;
+    p += sizeof(script) - 1;
+    if (p < end && *p == ' ')
+        p++;
+    const char *digits = p;
+    while (p < end && *p >= '0' && *p <= '9')
+        p++;
+    return p > digits && starts_with(p, end, ": ") ? p + 2 : NULL;
+}
+
+/* Redis 6 puts the origin in front: once if the command failed, twice if Redis did not let the script run the command:
+ *
+ *      ERR Error running script (call to f_SHA1): @user_script:LINE: WRONGTYPE Operation ...
+ *      ERR Error running script (call to f_SHA1): @user_script:LINE: @user_script: LINE: -READONLY You ...
+ *      @user_script: LINE: -READONLY You ...                                    if the script returned the error itself
+ *
+ * Returns the start of the error itself, which may have a '-'. Returns `error` if there is no origin. */
+static const char *behind_origin(const char *error, const char *end) {
+    static const char running[] = "ERR Error running script (call to f_", closes[] = "): ";
+    const char *p = error;
+    if (starts_with(p, end, running)) {
+        p = memmem(p, (size_t)(end - p), closes, sizeof(closes) - 1);
+        p = p ? p + sizeof(closes) - 1 : NULL;
+        if (!p || !behind_line(p, end))
+            return error;
+    }
+    for (const char *next = p; next; next = behind_line(p, end))
+        p = next;
+    return p;
+}
+
+bool script_error_plain(const char *error, size_t len, char *out, size_t size, size_t *out_len) {
+    /* Redis 7 appends the origin: " script: SHA1, on @user_script:LINE." */
+    static const char FROM[] = " script: ", ON[] = ", on @user_script:";
+    enum { SHA1 = 40, ORIGIN = sizeof(FROM) - 1 + SHA1 };
+    const char *whole_end = error + len, *end = whole_end, *code = "";
+    const char *begin = behind_origin(error, whole_end), *on = memmem(error, len, ON, sizeof(ON) - 1);
+    if (on && on - error >= ORIGIN && memcmp(on - ORIGIN, FROM, sizeof(FROM) - 1) == 0)
+        end = on - ORIGIN;
+    if ((begin == error && end == whole_end) || end <= begin)
+        return false;
+    if (begin != error) {
+        begin += *begin == '-';
+        while (end > begin && end[-1] == ' ') /* Redis replaced its CR LF by spaces */
+            end--;
+        if (begin == end)
+            return false;
+        const char *p = begin;
+        while (p < end && ((*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9')))
+            p++;
+        if (p == begin || p == end || *p != ' ')
+            code = "ERR "; /* Redis 6's own errors to scripts have no code (ERR, WRONGTYPE, ...) */
+    }
+    size_t code_len = strlen(code), rest = (size_t)(end - begin);
+    if (code_len + rest > size)
+        return false;
+    memcpy(out, code, code_len);
+    memcpy(out + code_len, begin, rest);
+    *out_len = code_len + rest;
+    return true;
 }
 
 /* ---- redirects ---- */
@@ -102,9 +170,8 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     return true;
 }
 
-/* Sends a call of a script that the node does not know once more, with the script's source. If a later request has
- * carried the source over the same connection, the call is repeated unchanged behind that request: so of 10,000
- * requests in flight only one carries the source. */
+/* Sends a call of a script that the node does not know once more, with the script's source; unchanged, if a later
+ * request has carried the source over the same connection: so of 10,000 requests in flight only one carries it. */
 static bool resend_script(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
     struct upstream_conn *c = r->conn;
     uint64_t *at = NULL; /* where the connection notes which request carried the source; NULL: no room */
@@ -155,8 +222,8 @@ bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstr
                     size_t len) {
     const struct passing *p = passing_find(text, len);
     if (r->lane.replica) {
-        /* The master answers in place of a replica. The replica may not have the slot any more, or may load its data,
-         * or lack the client's user: so no error of a replica is an answer. */
+        /* The master answers: the replica may not have the slot any more, or load its data, or lack the client's user.
+         */
         if (word_is(text, len, "MOVED") || (p && p->failover)) {
             replicas_doubt(from);
             upstream_want_map(u);

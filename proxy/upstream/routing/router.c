@@ -9,15 +9,8 @@
  *                            └── lost connection, where nothing was sent or it may be repeated
  *                                               └── else ────────────────────> ops->fail
  *
- * Each kind of repeat is counted; at its limit the request ends with the node's error. After a lost connection it is
- * not safe to repeat a request of which a byte has left.
+ * Each kind of repeat is counted; at its limit the request ends with the node's error.
  */
-#include <stdio.h>
-#include <string.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 
 /* ---- how requests end ---- */
@@ -45,26 +38,13 @@ bool router_pointless(struct upstream_request *r) {
 
 /* Tells the owner that the request was redirected, once per request. */
 static void router_redirected(struct upstream_request *r) {
-    if (r->was_redirected)
-        return;
+    bool before = r->was_redirected;
     r->was_redirected = true;
-    if (r->ops->redirected)
+    if (!before && r->ops->redirected)
         r->ops->redirected(r);
 }
 
 /* ---- requests that wait: they are on no connection, and are sent again after a while ---- */
-
-static void arm_retry(struct upstream *u, int64_t at_ms) {
-    double wait = (double)(at_ms - clock_ms()) / 1000;
-    if (wait < 0)
-        wait = 0;
-    if (ev_is_active(&u->retry) && ev_timer_remaining(u->loop, &u->retry) <= wait)
-        return;
-    ev_timer_stop(u->loop, &u->retry);
-    ev_now_update(u->loop);
-    ev_timer_set(&u->retry, wait, 0.);
-    ev_timer_start(u->loop, &u->retry);
-}
 
 static void wait_for(struct upstream *u, struct upstream_request *r, int64_t ms) {
     invariant(r->delays < DELAYS_MAX && !r->placeholder && ms > 0, "a request waits for the %u. time", r->delays);
@@ -75,7 +55,7 @@ static void wait_for(struct upstream *u, struct upstream_request *r, int64_t ms)
     r->for_map = false;
     r->retry_at_ms = clock_ms() + ms;
     list_append(&u->retrying, &r->link);
-    arm_retry(u, r->retry_at_ms);
+    upstream_timer(u, &u->retry, ms);
     router_redirected(r);
 }
 
@@ -94,9 +74,8 @@ bool wait_delay(struct upstream *u, struct upstream_request *r) {
     return true;
 }
 
-/* Repeats a request after the next round of the topology, or after MAP_WAIT_MS. All requests of a connection wait
- * together, so that they keep their order. A request fails after the wait if its node is still the one that can't be
- * reached. The bytes are copied. False if it has waited too often. */
+/* Repeats a request after the next round of the topology, or after MAP_WAIT_MS. It fails after the wait if its node is
+ * still the one that can't be reached. The bytes are copied. False if it has waited too often. */
 static bool wait_map(struct upstream *u, struct upstream_request *r) {
     if (r->delays >= DELAYS_MAX)
         return false;
@@ -175,9 +154,7 @@ bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_no
  * without requests has not heard of a failover. */
 static __attribute__((noinline)) bool await_map(struct upstream *u, struct upstream_request *r,
                                                 struct upstream_node *to) {
-    if (r->node || r->asking || !upstream_may_be_replaced(u, to ? to : choose_node(u, r)))
-        return false;
-    return wait_map(u, r);
+    return !r->node && !r->asking && upstream_may_be_replaced(u, to ? to : choose_node(u, r)) && wait_map(u, r);
 }
 
 void router_place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
@@ -200,13 +177,13 @@ static void router_repeat(struct upstream *u, struct upstream_request *r) {
     }
     const struct upstream_node *n = r->for_map && !u->closing ? choose_node(u, r) : NULL;
     r->for_map = false;
-    if (n && n->failures > 0) { /* the request has waited, and no other node has taken over */
-        char base[512];
-        conn_lost_text(base, sizeof(base), n->address, CONN_UNREACHABLE, n->reason);
-        router_fail(r, r->sent_before, base);
+    if (!n || n->failures == 0) {
+        router_place_again(u, r, NULL);
         return;
     }
-    router_place_again(u, r, NULL);
+    char base[512]; /* the request has waited, and no other node has taken over */
+    conn_lost_text(base, sizeof(base), n->address, CONN_UNREACHABLE, n->reason);
+    router_fail(r, r->sent_before, base);
 }
 
 void wait_map_ends(struct upstream *u, int64_t started_ms) {
@@ -214,7 +191,7 @@ void wait_map_ends(struct upstream *u, int64_t started_ms) {
         if (!r->for_map || r->retry_at_ms - MAP_WAIT_MS > started_ms)
             continue;
         r->retry_at_ms = clock_ms();
-        arm_retry(u, r->retry_at_ms);
+        upstream_timer(u, &u->retry, 0);
     }
 }
 
@@ -233,7 +210,7 @@ void wait_over(struct ev_loop *loop, ev_timer *timer, int revents) {
         }
     }
     if (next != INT64_MAX)
-        arm_retry(u, next);
+        upstream_timer(u, &u->retry, next - now);
     struct upstream_request *r;
     while ((r = LIST_SHIFT(&due, struct upstream_request, link)))
         router_repeat(u, r);
@@ -251,11 +228,8 @@ void wait_stop(struct upstream *u) {
 static __attribute__((noinline)) const char *not_taken(struct upstream *u, struct upstream_request *r,
                                                        const char *error) {
     invariant(!r->in_flight && !r->conn, "a request that was not taken is in flight");
-    if (await_map(u, r, NULL)) {
-        r->in_flight = true;
-        return NULL;
-    }
-    return outcome_unsent(u, error);
+    r->in_flight = await_map(u, r, NULL);
+    return r->in_flight ? NULL : outcome_unsent(u, error);
 }
 
 /* Queues a request that request_begin has prepared. */
@@ -337,8 +311,7 @@ struct upstream_node *upstream_asked_node(const struct upstream_request *r) {
 
 /* ---- replies that are not taken yet ---- */
 
-/* Whether a request behind a reply that is not taken is the proxy's own and repeatable, so that it can be sent over
- * another connection. */
+/* Whether a request behind a reply that is not taken is the proxy's own, and can be sent over another connection. */
 static bool may_move(const struct upstream_request *r) {
     return r->affinity == 0 && r->repeatable && r->leading == 0 && !r->open && !r->pinned && r->hops < HOPS_MAX;
 }
@@ -380,9 +353,8 @@ void upstream_go_on(struct upstream_request *r) {
 
 static bool was_sent(const struct upstream_request *r) {
     invariant(r->open || r->sent_before || r->chunk, "a request has no bytes");
-    if (r->open) /* the node does not run an incomplete request */
-        return false;
-    return r->sent_before || iobuf_sent(r->chunk, r->bytes);
+    /* The node does not run an incomplete request. */
+    return !r->open && (r->sent_before || iobuf_sent(r->chunk, r->bytes));
 }
 
 bool upstream_unsent(const struct upstream_request *r) {
@@ -401,19 +373,6 @@ static bool may_repeat(struct upstream *u, const struct upstream_request *r, con
     if (end != CONN_LOST && (!now || now == who))
         return false;
     return !was_sent(r) || r->repeatable;
-}
-
-/* Whether a request may wait for the map: its node could not be reached, and it was not sent before or is
- * repeatable. */
-static bool may_await_map(struct upstream *u, struct upstream_request *r, struct upstream_node *who,
-                          enum conn_end end) {
-    if (end != CONN_UNREACHABLE || r->pinned || r->placeholder || r->open)
-        return false;
-    bool sent = was_sent(r);
-    if ((sent && !r->repeatable) || !await_map(u, r, who))
-        return false;
-    r->sent_before = sent;
-    return true;
 }
 
 void router_lost(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
@@ -438,13 +397,14 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
         router_place_again(u, r, r->asking ? who : NULL);
     }
     while ((r = LIST_SHIFT(&doomed, struct upstream_request, link))) {
-        if (may_await_map(u, r, who, end))
-            continue;
-        if (end == CONN_REFUSED || end == CONN_FULL) {
+        bool sent = was_sent(r), waits = end == CONN_UNREACHABLE && !r->pinned && !r->placeholder && !r->open;
+        if (waits && (!sent || r->repeatable) && await_map(u, r, who)) {
+            r->sent_before = sent;
+        } else if (end == CONN_REFUSED || end == CONN_FULL) {
             request_end(r);
             r->ops->fail(r, UPSTREAM_REFUSED, base);
         } else {
-            router_fail(r, was_sent(r), base);
+            router_fail(r, sent, base);
         }
     }
 }

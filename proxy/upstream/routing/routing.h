@@ -17,14 +17,13 @@ bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstr
 
 /* ---- router.c ---- */
 
-/* Queues a request that was taken before on node `to`, or (`to` NULL) on the node that serves its slot. Fails the
- * request if that is not possible. */
+/* Queues a request that was taken before on node `to`, or (NULL) on the node that serves its slot; else fails it. */
 void router_place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to);
 /* Repeats a request after a delay, which grows each time. False if it was repeated too often, or another request would
  * overtake it. */
 bool wait_delay(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
-/* Ends the wait of requests that began to wait before the finished round began, at started_ms. Later requests wait on:
- * this round may have missed the change that they wait for. */
+/* Ends the wait of requests that began to wait before the finished round began, at started_ms: the round may have
+ * missed the change that later ones wait for. */
 void wait_map_ends(struct upstream *u, int64_t started_ms);
 /* The callback of u->retry: repeats the requests that have waited long enough. */
 void wait_over(struct ev_loop *loop, ev_timer *timer, int revents);
@@ -35,7 +34,7 @@ void wait_stop(struct upstream *u);
 
 /* How often each replica is asked for its state, in seconds. */
 #define REPLICAS_WATCH_S 1.
-/* Forgets which nodes are replicas: a round has found out, and replicas_add follows. */
+/* Forgets which nodes are replicas; replicas_add follows. */
 void replicas_clear(struct upstream *u);
 /* Notes that the node at this address is a replica of `master`. */
 void replicas_add(struct upstream_node *master, const struct address *at);
@@ -50,6 +49,5 @@ void map_move(struct upstream *u, unsigned slot, struct upstream_node *to);
 bool map_replace(struct upstream *u, struct upstream_node *const *slots);
 /* When a whole map, or a master, was last replaced in any thread of the process. */
 int64_t map_changed_ms(void);
-/* Makes another node the master (Sentinel). The connections to the old master end. Returns whether the master
- * changed. */
+/* Makes a node the master (Sentinel). The connections to another one end. Returns whether the master changed. */
 bool map_replace_master(struct upstream *u, struct upstream_node *n);

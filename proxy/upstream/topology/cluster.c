@@ -2,12 +2,6 @@
  * The slots of a cluster: CLUSTER SLOTS, in rounds that ask healthy masters first, then replicas, other masters and
  * seeds. It knows nothing of requests.
  */
-#include <stdio.h>
-#include <string.h>
-
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/topology/private.h"
 
@@ -72,7 +66,6 @@ static unsigned read_slots(const struct topology *t, const redisReply *reply, st
         if (!read_range(range, &first, &last) || !read_address(t, range->element[2], &at))
             continue;
         struct upstream_node *n = node_get(t->u, &at);
-        invariant(first <= last && last < SLOT_COUNT && covered <= SLOT_COUNT, "slots %lld to %lld", first, last);
         for (long long slot = first; n && slot <= last; slot++) {
             covered += !slots[slot];
             slots[slot] = n;

@@ -8,15 +8,10 @@
  *
  * A Sentinel that was cut off for a while may still name the old master, and the old master's ROLE may still say
  * "master". So of two answers the one with the greater configuration epoch counts. Sentinels that others name are asked
- * and watched, too. A lost subscription is opened again, later each time, with jitter. It knows nothing of requests.
+ * and watched, too. A lost subscription is opened again, later each time, with jitter.
  */
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "parser/invariant.h"
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/control.h"
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/topology/private.h"
@@ -142,14 +137,13 @@ static void sentinel_collect(struct topology *t) {
 }
 
 static void see_sentinel(struct sentinel *s, const struct address *at) {
-    for (size_t i = 0; i < s->watch_count; i++)
-        if (address_same(&s->watches[i]->link.at, at)) {
-            s->watches[i]->known = true;
-            return;
-        }
-    if (s->watch_count == SENTINELS_MAX)
+    size_t i = 0;
+    while (i < s->watch_count && !address_same(&s->watches[i]->link.at, at))
+        i++;
+    if (i < s->watch_count)
+        s->watches[i]->known = true;
+    if (i < s->watch_count || i == SENTINELS_MAX)
         return;
-    invariant(s->watch_count < SENTINELS_MAX, "%zu Sentinels", s->watch_count);
     struct sentinel_watch *w = memory_zalloc(sizeof(*w));
     w->sentinel = s;
     w->link = (struct link){.u = s->topology.u, .at = *at, .looked_up = looked_up};
@@ -200,8 +194,7 @@ static void on_address(struct topology *t, const redisReply *reply) {
     topology_failed(t, why);
 }
 
-/* Takes the epoch from a Sentinel's answer. If its user lacks the permission, there is no epoch, and all answers count
- * the same. */
+/* Takes the epoch. If the proxy's user lacks the permission, there is none, and all answers count the same. */
 static void on_state(struct topology *t, const redisReply *reply) {
     struct sentinel *s = sentinel_of(t);
     const redisReply *epoch = field(reply, "config-epoch");
@@ -241,7 +234,6 @@ static void on_others(struct topology *t, const redisReply *reply) {
             else
                 watch_free(s->watches[i]);
         }
-        invariant(kept <= s->watch_count, "%zu Sentinels of %zu", kept, s->watch_count);
         s->watch_count = kept;
     }
     if (s->named_epoch != 0 && s->named_epoch < s->epoch) {
@@ -291,15 +283,11 @@ static void take_master(struct sentinel *s) {
     topology_done(t, changed);
 }
 
-static bool begins_with(const char *text, const char *word) {
-    return strncmp(text, word, strlen(word)) == 0;
-}
-
 static void on_role(struct topology *t, const redisReply *reply) {
     struct sentinel *s = sentinel_of(t);
     /* Without a login that may call ROLE, the Sentinel's answer is enough; clients log in themselves. */
-    bool not_for_us =
-        reply->type == REDIS_REPLY_ERROR && (begins_with(reply->str, "NOAUTH") || begins_with(reply->str, "NOPERM"));
+    bool not_for_us = reply->type == REDIS_REPLY_ERROR &&
+                      (strncmp(reply->str, "NOAUTH", 6) == 0 || strncmp(reply->str, "NOPERM", 6) == 0);
     bool role = reply->type == REDIS_REPLY_ARRAY && reply->elements > 0 && is_text(reply->element[0]);
     if (not_for_us || (role && strcmp(reply->element[0]->str, "master") == 0)) {
         take_master(s);
@@ -317,10 +305,7 @@ static void ask_role(struct topology *t) {
     topology_send(t, on_role, "ROLE");
 }
 
-/* ---- life ----------------------------------------------------------------------------------- */
-
-/* Forgets the epoch, since no Sentinel answered with one as great: the Sentinels were set up anew, and count from the
- * beginning. */
+/* Forgets the epoch: no Sentinel answered with one as great, so they were set up anew, and count from the beginning. */
 static void sentinel_in_vain(struct topology *t) {
     sentinel_of(t)->epoch = 0;
 }

@@ -1,16 +1,9 @@
 /*
  * Rounds of questions about which node serves which slots: when, to which nodes, one after the other, within a time
- * limit. cluster.c and sentinel.c send the questions and read the answers.
+ * limit.
  */
-#include "parser/invariant.h"
 #include "proxy/upstream/topology/private.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#include "proxy/base/log.h"
-#include "proxy/base/memory.h"
-#include "proxy/base/text.h"
 #include "proxy/upstream/connection/control.h"
 #include "proxy/upstream/routing/routing.h"
 
@@ -23,16 +16,6 @@ enum {
 };
 
 /* ---- when ---- */
-
-static void schedule(struct topology *t, int64_t in_ms) {
-    struct upstream *u = t->u;
-    double wait = (double)in_ms / 1000;
-    if (ev_is_active(&t->next) && ev_timer_remaining(u->loop, &t->next) <= wait)
-        return;
-    ev_timer_stop(u->loop, &t->next);
-    ev_timer_set(&t->next, wait, 0.);
-    ev_timer_start(u->loop, &t->next);
-}
 
 void topology_want(struct topology *t) {
     if (!t || t->u->closing)
@@ -47,7 +30,7 @@ void topology_want(struct topology *t) {
     if (ev_is_active(&t->next) && ev_timer_remaining(t->u->loop, &t->next) * 1000 <= (double)t->interval_ms)
         return;
     int64_t wait = upstream_jitter(t->u, t->interval_ms) - since;
-    schedule(t, wait > 0 ? wait : (int64_t)upstream_random(t->u, NOW_MS));
+    upstream_timer(t->u, &t->next, wait > 0 ? wait : (int64_t)upstream_random(t->u, NOW_MS));
 }
 
 bool topology_is_old(const struct topology *t, int64_t since_ms) {
@@ -59,20 +42,18 @@ void topology_now(struct topology *t) {
     if (t->candidates)
         t->again = true;
     else
-        schedule(t, (int64_t)upstream_random(t->u, NOW_MS));
+        upstream_timer(t->u, &t->next, (int64_t)upstream_random(t->u, NOW_MS));
 }
 
 /* ---- whether a node is still the master ---- */
 
 /*
- * Behind Sentinels: whether a node is still the master after connections to it were lost. Another node may have become
- * the master meanwhile. The old master may be back, with old data or none, and act as a master until the Sentinels
- * reconfigure it. A lock acquired there could be acquired twice. So a new connection carries no requests until a round
- * that began after the loss has ended. If the round finds another master, map.c closes the connection.
+ * Behind Sentinels a lost master may be back, with old data or none, and act as a master until the Sentinels
+ * reconfigure it, while another node has taken over. A lock acquired there could be acquired twice. So a new connection
+ * carries no requests until a round that began after the loss has ended. If the round finds another master, map.c
+ * closes the connection. If no Sentinel answers, the last known master is used.
  *
  *      handshake's end ──> verify_waits ── round ──> its end ──> conn_ready
- *
- * If no Sentinel answers, the last known master is used.
  */
 bool verify_waits(struct upstream_conn *c) {
     invariant(c->state == CONN_HANDSHAKE && c->handshake_left == 0, "state %d", (int)c->state);
@@ -92,8 +73,6 @@ bool verify_waits(struct upstream_conn *c) {
     return true;
 }
 
-/* ---- the end of a round ---- */
-
 static void end_round(struct topology *t, bool changed) {
     invariant(!t->asked.ctx && !t->asked.lookup, "a round ends while a node is asked");
     struct upstream *u = t->u;
@@ -104,7 +83,7 @@ static void end_round(struct topology *t, bool changed) {
     t->interval_ms = changed ? INTERVAL_FIRST_MS : t->interval_ms * 2;
     if (t->interval_ms > INTERVAL_LONGEST_MS)
         t->interval_ms = INTERVAL_LONGEST_MS;
-    schedule(t, upstream_jitter(u, u->covered == SLOT_COUNT ? t->calm_ms : t->interval_ms));
+    upstream_timer(u, &t->next, upstream_jitter(u, u->covered == SLOT_COUNT ? t->calm_ms : t->interval_ms));
     if (t->again)
         topology_want(t);
     t->again = false;
