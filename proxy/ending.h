@@ -27,7 +27,7 @@
 #include "proxy/listen.h"
 #include "proxy/live.h"
 #include "proxy/admin_server.h"
-#include "proxy/session/core/shared.h"
+#include "proxy/session/core/session_worker.h"
 
 struct ending {
     /* Set by the program, which owns them. */

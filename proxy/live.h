@@ -12,7 +12,7 @@
 #include "proxy/base/metric.h"
 #include "proxy/config/config.h"
 #include "proxy/net/tls.h"
-#include "proxy/session/core/shared.h"
+#include "proxy/session/core/session_worker.h"
 
 /* The TLS contexts of the configuration. */
 struct secure {

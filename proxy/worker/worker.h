@@ -16,7 +16,7 @@
 
 #include "proxy/base/metric.h"
 #include "proxy/lock/engine.h"
-#include "proxy/session/core/shared.h"
+#include "proxy/session/core/session_worker.h"
 
 struct ev_loop;
 struct config;

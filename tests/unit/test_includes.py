@@ -110,7 +110,7 @@ ROOM_LAYERS = {
     ],
     # Its headers are for the whole session. A closed session ends its requests, and a request may close its session.
     "proxy/session/core": [
-        ("shared.h", "room.h", "session_worker.h", "request.h", "session.h", "class.h", "pin.h", "private.h",
+        ("room.h", "session_worker.h", "request.h", "session.h", "class.h", "pin.h", "private.h",
          "broadcast", "class", "session_worker"),
         ("session", "request", "input", "unauthenticated"),
     ],

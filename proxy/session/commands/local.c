@@ -333,7 +333,7 @@ static void do_auth(struct session *s, const struct request_class *k) {
         session_answer(s, k->command, "+OK\r\n", 5);
         return;
     }
-    change_start(s, k, change, session_hello(s));
+    change_start(s, k, change, lane_hello(&s->lane));
 }
 
 /* Reads HELLO's options. Returns NULL, or the error, which may be composed in *error. */
@@ -403,7 +403,7 @@ static void do_hello(struct session *s, const struct request_class *k) {
         change_start(s, k, change, lane_hello(&change->lane));
     } else if (logs_in && !s->worker->config->requirepass) {
         change->wrong = memory_strdup(wrong);
-        change_start(s, k, change, session_hello(s));
+        change_start(s, k, change, lane_hello(&s->lane));
     } else {
         if (logs_in)
             change_apply(s, change);

@@ -1,18 +1,14 @@
 /*
- * The class of a request, determined once: its command, its keys, the rules that match them, and its slot.
- *
- *      request ── class_find ──> struct request_class ──> dispatch ──> the folders that handle it
- *
- * The folders of proxy/session/ get this value, and take keys, slots and rules from it instead of from the arguments.
- * Most requests have one key that no rule matches: dispatch forwards these without a class.
+ * The class of a request, determined once: its command, its keys, the rules that match them, and its slot. The folders
+ * of proxy/session/ get this value. Most requests have one key that no rule matches: dispatch forwards these without a
+ * class.
  */
 #pragma once
 
 #include "parser/invariant.h"
 #include "proxy/session/core/session.h"
 
-/* A longer key that matches an enforced rule is refused: the proxy keeps, sends and shows a lock's name in many
- * places. */
+/* A longer key that matches an enforced rule is refused: a lock's name is kept, sent and shown in many places. */
 enum { LOCK_NAME_MAX = 32 * 1024 };
 
 /* The rule in force for a key, if its mode is enforce; else NULL. */
@@ -46,12 +42,11 @@ void class_begin(struct request_class *k, const struct command *c, const struct 
 /* Fills *k. Each class_find must be followed by class_clear. The request and its bytes must outlive the class. */
 void class_find(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
                 const char *bytes);
-/* Fills *k again for a request whose slot is known, whose keys are no locks, and some of them data of fences. It does
- * not look up their rules again, since rules count their lookups. */
+/* Fills *k again for a request whose slot is known, with data of fences and no locks among its keys. Rules count their
+ * lookups, so none is looked up again. */
 void class_find_again(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes,
                       int slot);
-/* Fills *k, behind class_begin, if argument `key` is the only key (or the only one that matters), and `rule` is its
- * rule. */
+/* Fills *k, behind class_begin, if argument `key` is the only key that matters, and `rule` is its rule. */
 void class_of_key(struct request_class *k, struct session *s, uint32_t key, const struct lock_rule *rule);
 /* Removes all keys except argument `key`, whose rule this is; the slot stays. */
 void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule *rule);
@@ -88,8 +83,7 @@ static inline bool class_arg_is(const struct request_class *k, size_t i, const c
 static inline void class_pass(struct session *s, const struct request_class *k, int slot) {
     session_forward(s, k->command, k->request, k->bytes, slot);
 }
-/* Forwards the request unchanged, as session_forward does. `done` takes the reply; the request owns `owner` until then.
- */
+/* The same; `done` takes the reply, and the request owns `owner` until then. */
 static inline void class_forward(struct session *s, const struct request_class *k, struct request_owner *owner,
                                  call_done_fn done) {
     counter_add(&s->worker->counters.requests_forwarded, 1);

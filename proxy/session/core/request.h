@@ -3,10 +3,10 @@
  *
  *      session ──< request (a slot in the order of the client's requests) ──< call (one exchange with a node)
  *
- * A request takes one slot and keeps it until its reply is in the session's output; replies leave in the order of the
- * slots. Most requests have one call, which is embedded in them; a split command has one call for each part. When a
- * session ends, its requests in flight live on without a session until their calls have ended: the engine must hear of
- * a lock that is granted to a client that has left.
+ * A request keeps its slot until its reply is in the session's output; replies leave in the order of the slots. Most
+ * requests have one call, which is embedded in them; a split command has one for each part. When a session ends, its
+ * requests in flight live on until their calls have ended: the engine must hear of a lock that is granted to a client
+ * that has left.
  */
 #pragma once
 
@@ -22,14 +22,13 @@ struct lock_call;
 struct request_owner;
 
 enum {
-    COLLECTED_LEAST = 64 * 1024 * 1024 /* longest reply of a lock script that is collected, in bytes; or as long as a
-                                          value may be, if that is more */
+    COLLECTED_LEAST = 64 * 1024 * 1024, /* longest reply of a lock script that is collected, or what a value may have */
+    CALL_INLINE = 88                    /* bytes of a waiting reply kept without an allocation */
 };
-enum { CALL_INLINE = 88 /* bytes of a waiting reply kept without an allocation */ };
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 
-/* How a call ended: with a whole reply, or with an error (without '-' and CR LF) and its reason. Both are borrowed. */
+/* How a call ended: with a whole reply, or with an error (without '-' and CR LF) and its reason; both borrowed. */
 struct call_end {
     const char *reply;
     size_t len;
@@ -90,8 +89,8 @@ void call_submit_node(struct call *c, struct upstream_node *node, const struct u
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-/* A request's owner is the structure that it belongs to besides its session: a blocking command, a transaction, a
- * split, ... This is the first member of that structure. Each function may be NULL. */
+/* A request's owner is the structure that it belongs to besides its session, such as a transaction or a split. This is
+ * its first member. Each function may be NULL. */
 struct request_owner_ops {
     /* The session has ended while the request is in flight; the owner may end the request. */
     void (*left)(struct request *r);
@@ -146,19 +145,17 @@ struct request *request_new(struct session *s, const struct command *command);
 struct request *request_internal(struct worker *w);
 /* Frees half of the memory that is kept for future requests and calls; to be called once a second. */
 void request_pools_shrink(struct worker *w);
-/* Frees the only request of its session while it waits. No call may be in flight, and it must have no owner. It still
- * counts as in flight; request_unpark makes it again. */
+/* Frees the only request of its session, without owner, while no call of it is in flight. It still counts as in flight;
+ * request_unpark makes it again. */
 void request_park(struct request *r);
 struct request *request_unpark(struct session *s, const struct command *command);
-/* Makes the session's later requests wait until the request has ended: it changes the session's state, or is a script
- * on the same keys, which may have to be sent twice. */
+/* Makes the session's later requests wait until it has ended: it changes the session, or may be sent twice. */
 void request_barrier(struct request *r);
 /* Adds bytes to the reply. `last` ends the request; the call may free it. */
 void request_reply(struct request *r, const char *data, size_t len, bool last);
 /* Ends a request with an error line: text without '-' and CR LF. */
 void request_error(struct request *r, const char *error);
-/* Ends a request whose call failed: with request_error, or, if half a reply has left already, by closing the
- * session. */
+/* Ends a request whose call failed: with request_error; if half a reply has left already, by closing the session. */
 void request_fail(struct request *r, const char *error);
 
 /* For `done`, or called by it: ends the request as the call has ended, with the node's reply or an error. */
@@ -168,8 +165,7 @@ void call_swallow(struct call *c, const struct call_end *end);
 
 /* ---- arguments --------------------------------------------------------------------------------------- */
 
-/* A command's keys as argument indexes; count as from command_keys. Each key_list_find must be followed by
- * key_list_clear. */
+/* A command's keys as argument indexes; count as from command_keys. key_list_clear must follow each key_list_find. */
 enum { KEYS_ON_STACK = 64 };
 struct key_list {
     int count;
@@ -182,8 +178,7 @@ void key_list_clear(struct key_list *list);
 int key_list_slot(const struct session *s, const struct resp_request *r, const char *bytes, const uint32_t *keys,
                   size_t count);
 
-/* Whether a key is a guard record. Only the scripts may write guard records: a client that could write one could take a
- * lock. */
+/* Whether a key is a guard record. A client that could write one could take a lock. */
 static inline bool key_is_guard(const char *key, size_t len) {
     static const char prefix[8] = {'l', 'o', 'c', 'k', 'k', 'e', 'e', 'p'};
     return len > sizeof(prefix) && memcmp(key, prefix, sizeof(prefix)) == 0 && lock_guard_is(key, len);
@@ -206,6 +201,6 @@ void build_start(struct worker *w, size_t argc);
 void build_bulk(struct worker *w, const void *data, size_t len);
 void build_text(struct worker *w, const char *text);
 void build_number(struct worker *w, int64_t n);
-/* Encodes SET lockkeeper:{TAG} "" XX, which asks a master of the slot whether it would give a lock (SLOT_NONE: of slot
- * 0). No key has that name, so it changes nothing. Redis refuses it as it refuses a lock. */
+/* Encodes SET lockkeeper:{TAG} "" XX, which a master of the slot (SLOT_NONE: of slot 0) refuses as it refuses a lock.
+ * No key has that name, so it changes nothing. */
 void build_lock_question(struct worker *w, int slot);

@@ -1,7 +1,6 @@
 /*
- * Rooms, as the session's core knows them: tables of callbacks. A room is a folder of proxy/session/ (locks, waits,
- * fences, transaction, push, blocking, cluster, commands). Its table has the callbacks for events of workers and
- * sessions. commands/ lists all tables, next to its dispatch function; a worker is made with that list.
+ * Rooms, as the session's core knows them: tables of callbacks for events of workers and sessions. A room is a folder
+ * of proxy/session/. commands/ lists all tables, next to its dispatch function; a worker is made with that list.
  *
  *      commands ── session_hooks ──> worker ──> core ── dispatch ──> commands
  *                                                 └──── events ────> each room that hears them
@@ -17,8 +16,7 @@ struct call;
 struct session;
 struct worker;
 
-/* Events of a session that are only reported if a room has set the bit in session->hears. Most sessions have no bit
- * set. */
+/* Events of a session that are only reported if a room has set the bit in session->hears. Most sessions have none. */
 enum session_hears {
     HEARS_REQUEST = 1,  /* request_over */
     HEARS_REPLY = 2,    /* reply_over */
@@ -30,8 +28,8 @@ enum session_hears {
     HEARS_NEXT = 128    /* request_next */
 };
 
-/* Where the state that each room keeps of a session begins in session->room; it ends where the next one begins. Only
- * the room knows what is there, and its header asserts that it fits. All bytes are 0 when the session opens. */
+/* Where each room's state of a session begins in session->room; it ends where the next one begins. Only the room knows
+ * what is there, and asserts that it fits. All bytes are 0 when the session opens. */
 enum room_at {
     ROOM_TRANSACTION = 0,
     ROOM_PUSH = 8,
@@ -53,7 +51,7 @@ struct session_room {
     void (*worker_begins)(struct worker *w);
     /* A node has answered for the first time that it serves clients without login. */
     void (*worker_serves)(struct worker *w);
-    /* The time to send the proxy's own questions to Redis: once a second, in the first worker, unless the process was
+    /* It is time for the proxy's own questions to Redis: once a second, in the first worker, unless the process was
      * stopped. */
     void (*worker_asks)(struct worker *w);
     /* A second is over. */
@@ -67,8 +65,7 @@ struct session_room {
     void (*closes)(struct session *s);
     /* The client of a blocked session has shut down its side. May close the session. */
     void (*half_closed)(struct session *s);
-    /* The client of a session with DELAY_EVENT has sent more, or has shut down its side (half_closed). May close the
-     * session. */
+    /* The client of a session with DELAY_EVENT has sent more, or has shut down its side. May close the session. */
     void (*speaks)(struct session *s);
     /* Changes the lane for a pin that the session is about to open. */
     void (*pin_lane)(const struct session *s, struct upstream_lane *lane);

@@ -44,8 +44,7 @@ enum session_unread {
 /* What a session's requests wait for: bits of session.delays. */
 enum session_delay {
     DELAY_BLOCKED = 1, /* a blocking command: a disconnect must be noticed at once */
-    DELAY_EVENT = 2,   /* its only request waits for an event, or until the client sends more: `speaks` in struct
-                          session_room */
+    DELAY_EVENT = 2,   /* its only request waits for an event, or until the client sends more (session_room.speaks) */
     DELAY_PAUSED = 4,  /* CLIENT PAUSE holds its next request */
     DELAY_OWES = 8,    /* its next requests wait until the client has read its replies */
     DELAY_OUTPUT = 16  /* the reply to its oldest request is not read: enough output waits to be written */
@@ -55,8 +54,7 @@ enum session_delay {
 struct session_input {
     char *data;
     size_t start, end, cap;
-    size_t later; /* how many bytes from start on came before those that were read while the session's window was full;
-                     0: none */
+    size_t later;       /* bytes from start on that came before bytes that were read with a full window; 0: none */
     int64_t came_us;    /* by clock_us, when the last bytes came */
     int64_t gathers_us; /* since when output waits for the next replies (session_flush); 0: none does */
     struct resp_request scanner;
@@ -114,8 +112,7 @@ struct session {
     uint64_t arrival;       /* without login: its number from worker_arrival */
     int64_t opened_ms;
     char *name, *user, *lib_name, *lib_version; /* NULL: not set */
-    struct sockaddr_storage
-        *reached; /* the address to which the client connected, as the load balancer says; NULL: not known */
+    struct sockaddr_storage *reached; /* where the client connected, as the load balancer says; NULL: not known */
     char address[SESSION_ADDRESS_MAX];
 };
 
@@ -127,8 +124,7 @@ static inline void session_delay(struct session *s, enum session_delay why, bool
 static inline bool session_half_closed(const struct session *s) {
     return s->unread & UNREAD_ENDED;
 }
-/* Whether the session is in a list of sessions that continue in this turn or a later one; whether it is in the list of
- * those with output to write. */
+/* Whether the session continues in this turn or a later one; whether it has output to write. */
 static inline bool session_is_runnable(const struct session *s) {
     return !list_empty(&s->runnable_link);
 }
@@ -151,10 +147,9 @@ static inline void *session_room(const struct session *s, enum room_at room) {
     return (char *)(uintptr_t)s->room + room;
 }
 
-/* Makes a session. It takes over `fd` and `tls` (after its handshake; NULL: plain). */
+/* Makes a session, which takes over `fd` and `tls` (after its handshake; NULL: plain). */
 struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address);
-/* Notes that a load balancer has forwarded the session of a client that had connected to `reached`, which is copied
- * (NULL: not known). */
+/* Notes that a load balancer has forwarded the client, which had connected to `reached` (copied; NULL: not known). */
 void session_is_forwarded(struct session *s, const struct sockaddr_storage *reached);
 /* Closes a session: unlinks it and notifies the engine; it is freed at the end of the loop turn. `reason` is logged. */
 void session_close(struct session *s, const char *reason);
@@ -183,12 +178,10 @@ void session_identify(struct session *s);
 /* Writes the session's name for incidents, "10.0.0.5:3321 name"; returns its length. */
 size_t session_who(const struct session *s, char *out, size_t size);
 
-/* Writes the client's host, without the port, by which limits per client are counted. IPv6 addresses count by their
- * /64; all clients of a unix socket are one. Returns `out`. */
+/* Writes the client's host, by which limits per client are counted: IPv6 addresses by their /64, all clients of a unix
+ * socket as one. Returns `out`. */
 const char *session_host(const struct session *s, char *out, size_t size);
-
 /* Writes a client's address: "10.0.0.5:3321", "[::1]:3321", "unix:0". */
-struct sockaddr_storage;
 void session_address_text(const struct sockaddr_storage *a, char *out, size_t size);
 
 /* The database of the current command; in MULTI the one that the queued SELECTs lead to. */
@@ -196,14 +189,9 @@ static inline uint32_t session_db(const struct session *s) {
     return s->queues ? s->queued_db : s->lane.db;
 }
 
-/* The command with which a lane is tested. Any logged-in user may send HELLO; unlike PING, it never appears in ACL
- * LOG. */
+/* The command with which a lane is tested. Any logged-in user may send HELLO, and ACL LOG never has it. */
 static inline const char *lane_hello(const struct upstream_lane *lane) {
     return lane->protocol == 3 ? "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n" : "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
-}
-
-static inline const char *session_hello(const struct session *s) {
-    return lane_hello(&s->lane);
 }
 
 /* Whether the client itself has connected to the proxy's unix socket. */
@@ -226,8 +214,7 @@ static inline bool session_unauthenticated(const struct session *s) {
 static inline bool session_doubted(const struct session *s) {
     return s->worker->strangers == UNAUTHENTICATED_UNKNOWN && s->authenticated && session_is_stranger(s);
 }
-/* For a session in doubt. NULL: the node is being asked, so the request goes on waiting for its first answer. Else the
- * error for it: there is no answer now. */
+/* For a session in doubt. NULL: the node is being asked, and the request waits for its answer. Else its error. */
 const char *session_await_word(struct session *s);
 
 /* Notes that a request goes to the node of this slot; -1: to none. */
@@ -237,10 +224,8 @@ static inline void session_uses(struct session *s, int slot) {
         s->used_slots |= (uint64_t)1 << (slot / SESSION_SLOTS_A_BIT);
 }
 
-/* ---- secrets: passwords in requests (COMMAND_SECRET) ---------------------------------------------------- */
-
-/* Overwrites bytes of an input buffer that were copied elsewhere, or will never be used. Longer texts than a few KiB
- * are left alone: a password is shorter. */
+/* Overwrites bytes of an input buffer that were copied elsewhere, or will never be used: a password may be among them.
+ * Longer texts than WORKER_SCRATCH are left alone: a password is shorter. */
 void secret_overwrite(const char *data, size_t len);
 
 /* ---- the ways of most requests ------------------------------------------------------------------------ */
@@ -252,10 +237,9 @@ session_forward(struct session *s, const struct command *c, const struct resp_re
     struct request *request = request_new(s, c);
     call_submit(&request->call, slot, bytes, r->len);
 }
-/* Replies without a node; `reply` is whole RESP. */
+/* Reply without a node: with whole RESP; with a text of whole RESP, which is cleared; with an error text without its
+ * '-'. */
 void session_answer(struct session *s, const struct command *c, const char *reply, size_t len);
-/* Replies without a node with a text that is whole RESP, and clears it. */
 void session_answer_text(struct session *s, const struct command *c, struct text *reply);
-/* Replies without a node with an error text, without its '-'. */
 void session_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

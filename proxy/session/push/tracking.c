@@ -220,7 +220,7 @@ void tracking_tick(struct session *s) {
     for (size_t i = 0; i < upstream_master_count(u); i++) {
         struct request *request = request_new(s, NULL);
         request->call.done = reopened;
-        call_submit_master(&request->call, i, session_hello(s), strlen(session_hello(s)));
+        call_submit_master(&request->call, i, lane_hello(&s->lane), strlen(lane_hello(&s->lane)));
     }
 }
 
@@ -308,7 +308,7 @@ static void wish_begin(struct session *s, const struct request_class *k, const s
         lane.dedicated = wish->fresh->dedicated;
         upstream_dedicated_begin(u, lane.dedicated, wish->command.data, wish->command.len);
     }
-    const char *bytes = wish->fresh ? session_hello(s) : wish->command.data;
+    const char *bytes = wish->fresh ? lane_hello(&s->lane) : wish->command.data;
     size_t len = wish->fresh ? strlen(bytes) : wish->command.len;
     size_t masters = upstream_master_count(u);
     request->parts_left = 1; /* held here until all are asked */
