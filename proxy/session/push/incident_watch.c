@@ -12,7 +12,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/push/private.h"
+#include "proxy/session/push/push.h"
 
 enum { STALLED = 64 * 1024 };
 
@@ -158,7 +158,7 @@ static void watches_check(struct worker *w) {
     ev_timer_stop(w->loop, &all->again);
 }
 
-void watch_worker_closes(struct worker *w) {
+static void watch_worker_closes(struct worker *w) {
     if (w->watches)
         watches_check(w);
     memory_free(w->watches);
@@ -223,3 +223,5 @@ enum dispatch_result watch_dispatch(struct session *s, const struct request_clas
     session_answer(s, k->command, "+OK\r\n", 5);
     return DISPATCHED;
 }
+
+const struct session_room watch_room = {.worker_closes = watch_worker_closes, .closes = watch_drop};

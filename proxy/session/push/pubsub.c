@@ -23,7 +23,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
-#include "proxy/session/push/private.h"
+#include "proxy/session/push/push.h"
 
 enum {
     HELD_MAX = 64 * 1024 * 1024, /* if there is no client-output-buffer-limit */
@@ -646,21 +646,4 @@ enum dispatch_result pubsub_restricted(struct session *s, const struct request_c
     return DISPATCHED;
 }
 
-/* ---- the room -------------------------------------------------------------------------------------- */
-
-static void session_leaves(struct session *s) {
-    pubsub_drop(s);
-    tracking_drop(s);
-    watch_drop(s);
-}
-
-const struct session_room push_room = {
-    .worker_closes = watch_worker_closes,
-    .closes = session_leaves,
-    .pin_lane = tracking_pin_lane,
-    .request_over = tracking_request_over,
-    .reply_over = pubsub_release,
-    .before_call = tracking_before_call,
-    .lock_written = tracking_lock_written,
-    .tick = tracking_tick,
-};
+const struct session_room pubsub_room = {.closes = pubsub_drop, .reply_over = pubsub_release};

@@ -14,7 +14,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/push/private.h"
+#include "proxy/session/push/push.h"
 
 enum { TRACKING_HEARS = HEARS_REQUEST | HEARS_CALL | HEARS_TICK };
 
@@ -64,7 +64,7 @@ static void own_turn(struct tracking *t) {
     t->own_turn = turn;
 }
 
-void tracking_lock_written(struct session *s, const char *key, size_t len) {
+static void tracking_lock_written(struct session *s, const char *key, size_t len) {
     struct tracking *t = push_of(s)->tracking;
     if (!t || !(s->hears & HEARS_WRITES))
         return;
@@ -193,7 +193,7 @@ struct tracking_state tracking_state(const struct session *s) {
     return (struct tracking_state){true, t->modes.bcast};
 }
 
-void tracking_pin_lane(const struct session *s, struct upstream_lane *lane) {
+static void tracking_pin_lane(const struct session *s, struct upstream_lane *lane) {
     if (tracking_state(s).bcast)
         lane->dedicated = 0; /* the messages come over another connection */
 }
@@ -209,7 +209,7 @@ static void reopened(struct call *c, const struct call_end *end) {
 
 /* With BCAST, nodes send messages about keys that the client has not read: so all masters must be connected at any
  * time. */
-void tracking_tick(struct session *s) {
+static void tracking_tick(struct session *s) {
     struct tracking *t = push_of(s)->tracking;
     struct upstream *u = s->worker->upstream;
     if (!t || !t->modes.on || !t->modes.bcast || s->in_flight > 0 || s->queues ||
@@ -226,7 +226,7 @@ void tracking_tick(struct session *s) {
 
 /* ---- CACHING, before the next command ----------------------------------------------------------------- */
 
-struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len) {
+static struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len) {
     static const char yes[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
     static const char no[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";
     if (!push_of(s)->tracking || s->before == CACHING_NONE)
@@ -239,7 +239,7 @@ struct call *tracking_before_call(struct session *s, struct call *c, const char 
     return &before->call;
 }
 
-void tracking_request_over(struct session *s) {
+static void tracking_request_over(struct session *s) {
     struct tracking *t = push_of(s)->tracking;
     if (!t)
         return;
@@ -446,3 +446,12 @@ enum dispatch_result tracking_dispatch(struct session *s, const struct request_c
         class_pass(s, k, SLOT_NONE);
     return DISPATCHED;
 }
+
+const struct session_room tracking_room = {
+    .closes = tracking_drop,
+    .pin_lane = tracking_pin_lane,
+    .request_over = tracking_request_over,
+    .before_call = tracking_before_call,
+    .lock_written = tracking_lock_written,
+    .tick = tracking_tick,
+};
