@@ -4,8 +4,8 @@
  *
  *      any thread ── wake ──> each thread with watchers ── slices ──> watcher, a few lines in a turn ──> client
  *
- * A client that does not read gets no more than STALLED bytes. Further incidents wait in the application's store.
- * Incidents that the store has dropped meanwhile are reported as a number.
+ * A client that does not read gets no more than STALLED bytes. Further incidents wait in the application's store, which
+ * reports the number of incidents that it has dropped meanwhile.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -64,8 +64,7 @@ static void look_later(struct worker_watches *all) {
     ev_timer_start(all->worker->loop, &all->again);
 }
 
-/* Writes some lines for the watch that has waited longest. Each step is a separate task, so that other tasks come in
- * between. */
+/* Writes some lines for the watch that has waited longest. Each step is a task, so that others come in between. */
 static bool feed_step(struct worker *w, struct worker_slices *slices) {
     struct worker_watches *all = w->watches;
     struct list_node *n = all ? list_first(&all->due) : NULL;
