@@ -141,8 +141,7 @@ static void unblock_stop(struct unblock **unblock) {
     memory_free(u);
 }
 
-/* Asks the node for the connection's number (its client id), if it is not known yet: a part of the request, with this
- * index, whose `done` calls number_learnt. */
+/* Asks the node for the connection's number (its client id), if it is not known yet; `done` calls number_learnt. */
 static void ask_number(struct request *r, struct upstream_pin *pin, call_done_fn done, uint32_t index) {
     static const char ask[] = "*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n";
     invariant(r->session, "a session that has ended asks for its number");
@@ -253,16 +252,6 @@ static void blocked_again(struct ev_loop *loop, struct ev_timer *timer, int even
     blocked_start(b, pin_node(b->request->session, b->slot), false);
 }
 
-/* Whether a command that was not sent goes on: its node is out of reach, or the new map has come. */
-static bool blocked_unsent(struct blocked *b, const struct call_end *end) {
-    bool waited = !b->pin;
-    if (end->why != UPSTREAM_NOT_SENT || (!waited && b->unsent++ >= PIN_UNSENT_TWICE))
-        return false;
-    blocked_unpin(b, false);
-    blocked_start(b, pin_node(b->request->session, b->slot), false);
-    return true;
-}
-
 /* Whether the node's error redirects the command, or asks to repeat it; if so, that is done. */
 static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
     struct upstream *u = b->request->worker->upstream;
@@ -290,8 +279,11 @@ static void blocked_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct blocked *b = REQUEST_OWNER(r, struct blocked);
     invariant(b && b->request == r, "a blocked command belongs to another request");
-    if (r->session && end->error && blocked_unsent(b, end))
+    if (r->session && end->error && end->why == UPSTREAM_NOT_SENT && (!b->pin || b->unsent++ < PIN_UNSENT_TWICE)) {
+        blocked_unpin(b, false); /* its node is out of reach, or the new map has come */
+        blocked_start(b, pin_node(r->session, b->slot), false);
         return;
+    }
     if (r->session && !end->error && end->reply[0] == '-' && blocked_redirected(b, end))
         return;
     bool gone = b->unblock && unblock_done(end);
@@ -518,8 +510,7 @@ static struct waiting *wait_nodes(struct session *s) {
     size_t max = upstream_master_count(u) + 1;
     struct waiting *t = memory_zalloc(sizeof(*t) + max * sizeof(t->nodes[0]));
     bool cluster = upstream_is_cluster(u);
-    int end = cluster ? SLOT_COUNT : 1;
-    for (int slot = 0; slot < end && t->node_count < max; slot++) {
+    for (int slot = 0; slot < (cluster ? SLOT_COUNT : 1) && t->node_count < max; slot++) {
         bool used = !cluster || !s->used_slots || (s->used_slots >> (slot / SESSION_SLOTS_A_BIT) & 1);
         struct upstream_node *node = used ? upstream_node_of_slot(u, slot) : NULL;
         bool listed = !node;

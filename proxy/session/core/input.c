@@ -40,8 +40,8 @@ static bool begins_forwarding(const char *line, size_t len) {
            reply_begins(line, len, "PROXY UNKNOWN");
 }
 
-/* Whether the waiting bytes are a header of version 2, after its first lines, which are empty. Its NUL byte would make
- * it wait for ever. */
+/* Whether the waiting bytes are a header of version 2 behind its empty lines. Its NUL byte would make it wait for ever.
+ */
 static inline bool waits_forwarding(const char *data, size_t len) {
     static const char rest[] = "\0\r\nQUIT\n";
     return len >= sizeof(rest) - 1 && data[0] == '\0' && memcmp(data, rest, sizeof(rest) - 1) == 0;
@@ -307,8 +307,7 @@ static bool session_owes(struct session *s) {
     return s->delays & DELAY_OWES;
 }
 
-/* Whether the next request has to wait for the requests in flight: one changes the session (SELECT), is on its way to
- * another node, or was sent before slots moved. */
+/* Whether the next request has to wait: one in flight changes the session, is redirected, or is from an older map. */
 static bool session_must_wait(struct session *s) {
     if (s->in_flight == 0) {
         s->epoch = upstream_epoch(s->worker->upstream);
@@ -320,8 +319,8 @@ static bool session_must_wait(struct session *s) {
            (s->epoch != upstream_epoch(s->worker->upstream));
 }
 
-/* Begins to forward an incomplete request. True: it has to wait, also for the node's word whether it serves clients
- * without login. */
+/* Begins to forward an incomplete request. True: it has to wait; a client without login may wait for the node's word.
+ */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
     invariant(!s->stream, "two requests are forwarded at once");
     enum dispatch_result result = DISPATCH_WAIT;
@@ -538,8 +537,7 @@ void session_resume(struct session *s) {
         session_unread(s, UNREAD_STREAM, session_stream_full(s));
 }
 
-/* Takes bytes that were read while none waited. What can't be dispatched yet is kept, with the worker's scanner and its
- * place in an incomplete request. */
+/* Takes bytes that were read while none waited. What can't be dispatched yet is kept, with the worker's scanner. */
 static void session_got(struct session *s, const char *data, size_t len) {
     struct worker *w = s->worker;
     bool waits;

@@ -80,8 +80,7 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
     return r;
 }
 
-/* For how many seconds a session counts as one with long replies; from how many bytes of replies on, with other
- * requests of the session in flight, and without. */
+/* For how many seconds replies count as long; from how many bytes on, beside other requests in flight, and alone. */
 static const double LONG_LASTS = 10.;
 enum { LONG_BURST = 256 * 1024, LONG_ALONE = 4 * 1024 * 1024 };
 
@@ -114,8 +113,7 @@ static __attribute__((noinline)) void session_tell_next(struct session *s) {
 }
 
 /* A script may run for any time, so it has a connection of its own: the node answers other sessions with BUSY, and
- * receives SCRIPT KILL. A session that tracks keys already has its own connection, and the node must see its reads and
- * writes on the same one. */
+ * receives SCRIPT KILL. A session that tracks keys already has one, on which the node must see all that it does. */
 inline struct request *request_new(struct session *s, const struct command *command) {
     if (s->in_flight == 0) {
         bool script = command && (command->flags & COMMAND_RUNS_CODE) && s->lane.dedicated == 0;

@@ -36,8 +36,7 @@ struct call_end {
     enum upstream_failure why;
 };
 
-/* The error that the call ended with, Redis's or the proxy's, of *len bytes without '-' and line end, borrowed. NULL:
- * it ended without one. */
+/* The error that the call ended with, of *len bytes without '-' and line end, borrowed; NULL: it ended without one. */
 const char *call_end_error(const struct call_end *end, size_t *len);
 
 /* Whether a reply begins with this text; whether it is a redirect to another node. */
@@ -89,8 +88,8 @@ void call_submit_node(struct call *c, struct upstream_node *node, const struct u
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-/* A request's owner is the structure that it belongs to besides its session, such as a transaction or a split. This is
- * its first member. Each function may be NULL. */
+/* A request's owner is what it belongs to besides its session: a transaction, a split, ... Each function may be NULL.
+ */
 struct request_owner_ops {
     /* The session has ended while the request is in flight; the owner may end the request. */
     void (*left)(struct request *r);
@@ -101,7 +100,7 @@ struct request_owner_ops {
     /* Frees the owner when its request has ended. */
     void (*free)(struct request_owner *owner);
 };
-struct request_owner {
+struct request_owner { /* the first member of the owner's structure */
     const struct request_owner_ops *ops;
 };
 /* The owner as its own type; NULL if there is none. */
@@ -145,8 +144,8 @@ struct request *request_new(struct session *s, const struct command *command);
 struct request *request_internal(struct worker *w);
 /* Frees half of the memory that is kept for future requests and calls; to be called once a second. */
 void request_pools_shrink(struct worker *w);
-/* Frees the only request of its session, without owner, while no call of it is in flight. It still counts as in flight;
- * request_unpark makes it again. */
+/* Frees the only request of its session, without owner or call in flight. It still counts; request_unpark makes it
+ * anew. */
 void request_park(struct request *r);
 struct request *request_unpark(struct session *s, const struct command *command);
 /* Makes the session's later requests wait until it has ended: it changes the session, or may be sent twice. */

@@ -377,8 +377,7 @@ static bool limit_is_strict(int64_t limit) {
     return limit > 0 && limit < OUTPUT_STRICT;
 }
 
-/* Stops reading a long reply that comes faster than the client reads. With a small limit the client is dropped instead,
- * as in Redis. */
+/* Stops reading a long reply that comes faster than the client reads. A small limit drops the client, as in Redis. */
 static void session_hold(struct session *s) {
     invariant(!(s->delays & DELAY_OUTPUT), "a reply is held twice");
     const struct config *c = s->worker->config;
@@ -388,8 +387,7 @@ static void session_hold(struct session *s) {
     session_delay(s, DELAY_OUTPUT, upstream_hold(&head->call.up));
 }
 
-/* Lets requests go on that waited until the client had read its replies. If it owes too much only now, its input is
- * read from now on. */
+/* Lets requests go on that waited until the client had read. If it owes too much only now, its input is read again. */
 static void session_ease(struct session *s) {
     bool eased = (s->delays & DELAY_OWES) && s->out.unsent < OUTPUT_LOW;
     bool owes_now = !(s->delays & DELAY_OWES) && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;

@@ -109,12 +109,11 @@ struct proxy_shared {
     atomic_int_fast64_t paused;     /* how many requests wait for the end of a pause */
     atomic_uint pause_login;        /* the login of the session that sent PROXY PAUSE */
     atomic_int_fast64_t pause_mark; /* what PROXY PAUSE has written to Redis last of all; 0: nothing */
-    /* Reloads the configuration; called from a worker's thread on an operator's request; may be NULL. False: it has
-     * errors, which are in the log. True: `said` (of `size`) gets the names of changed directives that need a
-     * restart. */
+    /* Reloads the configuration; called from a worker's thread; may be NULL. False: it has errors, which are in the
+     * log. True: `said` (of `size`) gets the names of changed directives that need a restart. */
     bool (*reload)(void *arg, char *said, size_t size);
-    /* For PROXY SWITCH: reads the address of the upstream in the configuration (NULL, or the error, static), and notes
-     * that it is the upstream now. As reload. */
+    /* For PROXY SWITCH: reads the upstream's address in the configuration (NULL, or the error, static); it is in use.
+     */
     const char *(*next_upstream)(void *reload_arg, char *address, size_t size);
     void (*switched)(void *reload_arg, const char *address);
     void *reload_arg;
@@ -154,8 +153,7 @@ enum {
     GATHER_MOST_US = 50000
 };
 
-/* What a node permits to clients without login, as far as is known. Until it is known, they count as
- * unauthenticated. */
+/* What a node permits to clients without login. Until it is known, they count as unauthenticated. */
 enum strangers { UNAUTHENTICATED_UNKNOWN, UNAUTHENTICATED_REFUSED, UNAUTHENTICATED_SERVED };
 
 /* CLIENT PAUSE of writes or of all, PROXY PAUSE; the later one is the stricter. */
@@ -167,8 +165,7 @@ struct worker_job {
     void (*run)(struct worker *w, struct worker_job *job);
 };
 
-/* A long task, done in one step each turn so that it delays no session; one task after the other. First member of its
- * memory, which the worker frees at the end. */
+/* A long task, done in one step each turn; one task after the other. First member of its memory, freed at the end. */
 struct worker_slices {
     struct list_node link;
     bool (*step)(struct worker *w, struct worker_slices *work); /* returns whether there is more */
@@ -283,8 +280,7 @@ struct upstream_lane worker_unauthenticated_lane(const struct worker *w);
  * password; logs it now and then. */
 bool worker_denies(struct worker *w, const struct sockaddr_storage *peer);
 extern const char WORKER_DENIED[];
-/* Ask the node again whether it serves clients without login; w->probed gets the result. worker_probe_again: unless it
- * was asked just now. */
+/* Ask the node again whether it serves clients without login; w->probed gets the result. _again: if it is time. */
 void worker_probe(struct worker *w);
 void worker_probe_again(struct worker *w);
 /* A node has refused a client without login: it is asked again, also for sessions that were served before. */

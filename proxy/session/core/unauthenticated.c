@@ -1,6 +1,5 @@
 /*
- * Whether the node serves clients without login: it is asked now and then, and its answer counts for the sessions that
- * have come before.
+ * Whether the node serves clients without login: it is asked now and then, for the sessions that have come before.
  */
 #include <netinet/in.h>
 #include <stdio.h>
@@ -48,8 +47,7 @@ bool worker_denies(struct worker *w, const struct sockaddr_storage *peer) {
     return true;
 }
 
-/* Takes the node's answer, for the sessions that had come before the question. As on a node itself, a session that was
- * served stays served if a password is set later. */
+/* Takes the node's answer. As on a node itself, a session that was served stays served if a password is set later. */
 static void take_word(struct worker *w, const char *reply) {
     invariant(w->probing && w->asked <= w->arrivals, "asked for %llu of %llu sessions", (unsigned long long)w->asked,
               (unsigned long long)w->arrivals);
@@ -103,8 +101,7 @@ static void probed(struct call *c, const struct call_end *end) {
     w->probed(w, end->error);
 }
 
-/* Takes the answer to CONFIG GET protected-mode. A node that does not tell is not the user's own here,
- * or has users and rights. */
+/* The answer to CONFIG GET protected-mode. A node that does not tell is not the user's own here, or has rights. */
 static void protection_told(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     const char *p = end->reply, *over = p ? p + end->len : p;

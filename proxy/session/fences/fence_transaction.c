@@ -227,16 +227,6 @@ static void fence_transaction_start(struct fence_transaction *b, struct upstream
         fence_transaction_fail(b, error);
 }
 
-/* Whether nothing of the write was sent because the node is out of reach, and it starts again. */
-static bool fence_transaction_unsent(struct fence_transaction *b, const struct call_end *end) {
-    bool waited = !b->pin;
-    if (end->why != UPSTREAM_NOT_SENT || (!waited && b->unsent++ >= PIN_UNSENT_TWICE))
-        return false;
-    fence_transaction_unpin(b, false);
-    fence_transaction_start(b, pin_node(b->request->session, b->slot));
-    return true;
-}
-
 /* Whether the node's error redirects to another node. If so, starts again there, or ends the write with an error. */
 static bool watched_redirected(struct fence_transaction *b) {
     struct upstream *u = b->request->worker->upstream;
@@ -325,36 +315,31 @@ static bool judged_anew(const struct fence_transaction *b) {
     return outdated;
 }
 
-/* Ends the write with the refusal of fence.lua. If the session would be judged by another lease now, tries again. */
-static void fence_transaction_refused(struct fence_transaction *b) {
-    invariant(b->refused && b->answer.len > 0, "S7: a write is refused without a refusal");
-    struct request *r = b->request;
-    struct text out = {0};
-    if (judged_anew(b)) {
-        b->refused = b->asking = false;
-        b->answer.len = 0;
-        fence_transaction_unpin(b, false); /* the connection is in a MULTI */
-        fence_transaction_more(b, 0);
-        return;
-    }
-    fence_reply(r->session, b->question, b->answer.data, b->answer.len, &out);
-    fence_transaction_end(b, false);
-    request_reply(r, out.data, out.len, true);
-    text_clear(&out);
-}
-
 /* Takes the answer to MULTI, the last answer before the write. */
 static void multi_done(struct call *c, const struct call_end *end) {
     static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
     struct request *r = c->request;
     struct fence_transaction *b = REQUEST_OWNER(r, struct fence_transaction);
-    if (r->session && end->error && fence_transaction_unsent(b, end))
+    if (r->session && end->error && end->why == UPSTREAM_NOT_SENT && (!b->pin || b->unsent++ < PIN_UNSENT_TWICE)) {
+        fence_transaction_unpin(b, false); /* its node is out of reach, or the new map has come */
+        fence_transaction_start(b, pin_node(r->session, b->slot));
         return;
+    }
     note_error(b, end);
     if (!r->session || end->error) {
         fence_transaction_fail(b, b->error[0] ? b->error : "");
+    } else if (b->refused && judged_anew(b)) {
+        b->refused = b->asking = false;
+        b->answer.len = 0;
+        fence_transaction_unpin(b, false); /* the connection is in a MULTI */
+        fence_transaction_more(b, 0);
     } else if (b->refused) {
-        fence_transaction_refused(b);
+        invariant(b->answer.len > 0, "S7: a write is refused without a refusal");
+        struct text out = {0};
+        fence_reply(r->session, b->question, b->answer.data, b->answer.len, &out);
+        fence_transaction_end(b, false);
+        request_reply(r, out.data, out.len, true);
+        text_clear(&out);
     } else if (b->error[0]) {
         if (!watched_redirected(b) && !fence_transaction_passes(b, b->error))
             fence_transaction_fail(b, b->error);
@@ -496,17 +481,15 @@ static void watched_again(struct ev_loop *loop, struct ev_timer *timer, int even
 void fence_transaction_dispatch(struct session *s, const struct request_class *k) {
     struct worker *w = s->worker;
     struct request *request = request_new(s, k->command);
-    struct fence_transaction *b = memory_zalloc(sizeof(*b));
+    struct fence_transaction *b = memory_alloc(sizeof(*b));
+    *b = (struct fence_transaction){.request = request, .slot = k->slot, .blocks = fence_awaits(k)};
     counter_add(&w->counters.requests_locks, 1);
     session_uses(s, k->slot);
-    b->request = request;
-    b->slot = k->slot;
     text_append(&b->command, k->bytes, k->request->len);
     request_own(request, &b->owner, &fence_transaction_ops);
     request_barrier(request);
     ev_timer_init(&b->timer, watched_again, 0., 0.);
     b->timer.data = b;
-    b->blocks = fence_awaits(k);
     if (b->blocks) {
         int64_t ms = command_wait_ms(k->command, k->bytes, k->request);
         b->until = ms > 0 ? worker_steady(w) + (double)ms / 1000. : 0;

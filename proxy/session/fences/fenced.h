@@ -17,8 +17,7 @@ enum fence_verdict {
     FENCE_REFUSED  /* it cannot be checked, and is refused with *error, which is static */
 };
 enum fence_verdict fence_judge(struct session *s, const struct request_class *k, const char **error);
-/* Returns the error, static, for a command that swaps databases, if its session holds or has lost a lock of fenced data
- * in one of them; else NULL. */
+/* The error, static, for a command that swaps databases with locks of fenced data that its session has had; or NULL. */
 const char *fence_refuses_databases(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 /* What PROXY EXPLAIN reports about the request's fences; static. */
@@ -39,9 +38,8 @@ void fence_reply(struct session *s, const struct fence_question *q, const char *
 bool fence_unblock(struct session *s, bool error);
 
 /* Locks in other slots than their data are read before the write. fence_looks_go has `done` called when all nodes have
- * answered, at once if there is nothing to read. `error` is NULL, or the client's error (a line of RESP, borrowed):
- * then nothing is written. The looks are freed after `done`. A caller that no longer wants the answer calls
- * fence_looks_forget before. */
+ * answered, at once if there is nothing to read; then the looks are freed. `error` is NULL, or the client's error (a
+ * line of RESP, borrowed): then nothing is written. fence_looks_forget: the caller no longer wants the answer. */
 struct fence_looks;
 typedef void (*fence_looked_fn)(void *arg, const char *error, size_t len);
 bool fence_is_elsewhere(const struct fence_question *q);

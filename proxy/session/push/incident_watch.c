@@ -211,10 +211,8 @@ enum dispatch_result watch_dispatch(struct session *s, const struct request_clas
         watches_check(s->worker);
         return DISPATCHED;
     }
-    struct watch *watch = memory_zalloc(sizeof(*watch));
-    watch->session = s;
-    watch->lines = lines;
-    watch->words = all;
+    struct watch *watch = memory_alloc(sizeof(*watch));
+    *watch = (struct watch){.session = s, .lines = lines, .words = all};
     list_append(&watches->idle, &watch->link);
     watch_drop(s);
     push_of(s)->watch = watch;

@@ -128,12 +128,9 @@ static struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const 
     LIST_FOREACH(it, &p->feeds)
     if (node && LIST_ENTRY(it, struct feed, link)->node == node)
         return LIST_ENTRY(it, struct feed, link);
-    struct feed *f = memory_zalloc(sizeof(*f));
-    f->of = p;
-    f->node = node;
-    f->protocol = p->session->lane.protocol;
+    struct feed *f = memory_alloc(sizeof(*f));
+    *f = (struct feed){.of = p, .node = node, .protocol = p->session->lane.protocol};
     f->why = p->monitor ? PIN_MONITOR : PIN_SUBSCRIBED;
-    list_init(&f->link);
     struct upstream_pin_events events = {.arg = f, .message = feed_message, .lost = feed_lost};
     f->pin = pin_take(p->session, node, f->why, &events, error);
     if (!f->pin) {

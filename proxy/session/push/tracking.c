@@ -50,9 +50,8 @@ struct wish {
 /* ---- the session's own writes ---------------------------------------------------------------------- */
 
 /* With NOLOOP a node sends a client no message about the client's own changes, but with BCAST it takes a script for
- * another client. So the proxy leaves out the keys that the session's own lock scripts have changed. A node writes such
- * a message right behind the script's answer, and both are read in one turn of the loop. In a later turn the client
- * gets it: a message too many does no harm. */
+ * another client. So the proxy leaves out the keys that the session's lock scripts have changed, if the message comes
+ * in the same turn as the script's answer, as it usually does: a message too many does no harm. */
 
 static void own_turn(struct tracking *t) {
     unsigned turn = ev_iteration(t->session->worker->loop);

@@ -400,8 +400,7 @@ static void note_elsewhere(struct wait *t, const struct lock_result *r) {
                       r->waits_ms ? t->sent_ms - r->waits_ms : WAITING_NOBODY);
 }
 
-/* Refuses an attempt that has just joined, if it completes a circle of sessions that wait for each other. `l` is the
- * lock call that was refused. */
+/* Refuses an attempt that has just joined, by `l`, if it completes a circle of sessions that wait for each other. */
 static bool refuse_circle(struct wait *t, const struct lock_call *l) {
     struct worker *w = t->call->request->worker;
     struct text circle = {0};
@@ -568,7 +567,6 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
 static void wait_started(struct wait *t) {
     invariant(t->call && !(t->call->request->session->delays & DELAY_EVENT), "a session waits twice");
     struct call *c = t->call;
-    list_init(&t->link);
     list_append(&waits_of_worker(c->request->worker)->sessions, &t->link);
     session_delay(c->request->session, DELAY_EVENT, true);
     counter_add(&c->request->worker->counters.waiting, 1);
@@ -622,8 +620,8 @@ static void serve(struct worker *w) {
         if (tries || waiter->yields_ms)
             t->called = worker_steady(w);
         int64_t look_ms = worker_steady_ms(w) + (waiter->yields_ms ? waiter->yields_ms : TRY_MS);
-        /* A session that yields to another proxy must not put off its next look, however often it finds the lock free
-         * meanwhile. */
+        /* A session that yields to another proxy must not put off its next look, if it finds the lock free meanwhile.
+         */
         if (!waiter->look_ms || (waiter->yields_ms && look_ms < waiter->look_ms)) {
             waiter->look_ms = look_ms; /* if its wait ends before that, the next session in the queue looks then */
             waiting_look(w->shared->waiting, waiter, look_ms);

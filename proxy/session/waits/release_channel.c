@@ -203,7 +203,6 @@ static struct release_channel *channel_of(struct release_channels *all, const st
     if (!spare) {
         spare = memory_zalloc(sizeof(*spare));
         spare->of = all;
-        list_init(&spare->link);
         list_append(&all->all, &spare->link);
     }
     spare->node = node;
