@@ -342,7 +342,7 @@ def check_check(results):
         ("proxy/session/push/pubsub.c", '"', "proxy/session/core/session.h", True),
         ("proxy/session/push/pubsub.c", '"', "proxy/session/blocking/blocking.h", False),
         ("proxy/session/commands/dispatch.c", '"', "proxy/session/blocking/blocking.h", True),
-        ("proxy/session/commands/dispatch.c", '"', "proxy/session/push/private.h", False),
+        ("proxy/session/commands/dispatch.c", '"', "proxy/session/waits/private.h", False),
         ("proxy/session/new/x.c", "<", "stdio.h", False),
         ("proxy/session/core/session.c", '"', "proxy/admin/metrics.h", False),
         ("proxy/admin/proxy_report.c", '"', "proxy/base/text.h", True),

@@ -7,7 +7,7 @@
  *                      └ out of reach: once there is a new map
  *
  * A blocked session's later requests wait, as in Redis. The pin closes with its client, so that no element is popped
- * for a client that has left. The errors that cause a repeat here never come after an execution.
+ * for it. The errors that cause a repeat here never come after an execution.
  *
  * WAIT and WAITAOF: how many replicas have what this session wrote.
  *
@@ -16,9 +16,8 @@
  *                   └─ master B: mark, WAIT 1 500 ──┴─> the least of the answers
  *
  * A node counts the replicas that have the last write of the asking connection. The session's writes went over shared
- * connections, which must not block. So the pin first sends a write of its own, after all replies to the session: a
- * replica that has this write also has the session's writes. The write sets and removes a key in one script, so
- * replicas see it, and clients don't.
+ * connections, which must not block. So the pin first sends a write of its own: a replica that has it also has the
+ * session's writes. It sets and removes a key in one script, so replicas see it, and clients don't.
  *
  * For other clients it is one blocked client, until all masters have answered. So an UNBLOCK ends it at all masters,
  * even if the WAIT has not arrived at one yet. After one error the other replies do not matter.
@@ -38,15 +37,13 @@ enum { HOPS_MAX = 5, COUNTS_MAX = 2, WAIT_ERROR_MAX = 512, UNBLOCK_FIRST_MS = 2,
 
 /* ---- ending early ---------------------------------------------------------------------------------- */
 
-/* Ends what blocks on a session's pin: its client has shut down its side (printf ... | nc), or an operator ends a WAIT
- * at all its masters.
+/* Ends what blocks on a session's pin: its client has shut down its side (printf ... | nc), or an operator ends a WAIT.
  *
  *      pin ── BLPOP k 0 ──> node          shared connection ── CLIENT UNBLOCK id ERROR ──> node, until it has ended
  *
- * Redis closes a connection whose client blocks and has shut down its side. A command that need not wait is answered,
- * and so are the requests behind it. Only the node knows whether the command blocks. UNBLOCK is repeated, since it may
- * overtake the command. `hopeless` is called if the node can't be asked, or does not permit it to the session's user;
- * it may call unblock_stop. */
+ * Redis closes a connection whose client blocks and has shut down its side; a command that need not wait is answered.
+ * Only the node knows which it is. UNBLOCK is repeated, since it may overtake the command. `hopeless` is called if the
+ * node can't be asked, or does not permit it to the session's user; it may call unblock_stop. */
 typedef void (*unblock_hopeless_fn)(void *arg);
 
 struct unblock {
@@ -113,7 +110,7 @@ static void unblock_ask(struct ev_loop *loop, struct ev_timer *timer, int events
 
 static struct unblock *unblock_start(struct worker *w, const struct upstream_lane *lane, struct upstream_pin *pin,
                                      const char *how, unblock_hopeless_fn hopeless, void *arg) {
-    struct unblock *u = memory_zalloc(sizeof(*u));
+    struct unblock *u = memory_alloc(sizeof(*u));
     *u = (struct unblock){.worker = w, .lane = *lane, .pin = pin, .how = how, .hopeless = hopeless, .arg = arg};
     u->lane.dedicated = 0;
     ev_timer_init(&u->again, unblock_ask, 0., 0.);
@@ -144,8 +141,7 @@ static void unblock_stop(struct unblock **unblock) {
     memory_free(u);
 }
 
-/* Asks the node for the connection's number (its client id), if it is not known yet: a part of the request, with this
- * index, whose `done` calls number_learnt. */
+/* Asks the node for the connection's number (its client id), if it is not known yet; `done` calls number_learnt. */
 static void ask_number(struct request *r, struct upstream_pin *pin, call_done_fn done, uint32_t index) {
     static const char ask[] = "*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n";
     invariant(r->session, "a session that has ended asks for its number");
@@ -223,8 +219,7 @@ static void blocked_number(struct call *c, const struct call_end *end) {
     number_learnt(REQUEST_OWNER(c->request, struct blocked)->pin, end);
 }
 
-/* Asks the node to end the command of a client that has shut down its side. A command that does not block is
- * answered. */
+/* Asks the node to end the command of a client that has shut down its side, if it blocks. */
 static void blocked_leaves(struct blocked *b) {
     b->meant = true;
     if (b->pin && !b->unblock)
@@ -257,17 +252,6 @@ static void blocked_again(struct ev_loop *loop, struct ev_timer *timer, int even
     blocked_start(b, pin_node(b->request->session, b->slot), false);
 }
 
-/* Whether a command that was not sent waits or continues: its node is out of reach, or the new map that it waited for
- * has come. */
-static bool blocked_unsent(struct blocked *b, const struct call_end *end) {
-    bool waited = !b->pin;
-    if (end->why != UPSTREAM_NOT_SENT || (!waited && b->unsent++ >= PIN_UNSENT_TWICE))
-        return false;
-    blocked_unpin(b, false);
-    blocked_start(b, pin_node(b->request->session, b->slot), false);
-    return true;
-}
-
 /* Whether the node's error redirects the command, or asks to repeat it; if so, that is done. */
 static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
     struct upstream *u = b->request->worker->upstream;
@@ -295,8 +279,11 @@ static void blocked_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct blocked *b = REQUEST_OWNER(r, struct blocked);
     invariant(b && b->request == r, "a blocked command belongs to another request");
-    if (r->session && end->error && blocked_unsent(b, end))
+    if (r->session && end->error && end->why == UPSTREAM_NOT_SENT && (!b->pin || b->unsent++ < PIN_UNSENT_TWICE)) {
+        blocked_unpin(b, false); /* its node is out of reach, or the new map has come */
+        blocked_start(b, pin_node(r->session, b->slot), false);
         return;
+    }
     if (r->session && !end->error && end->reply[0] == '-' && blocked_redirected(b, end))
         return;
     bool gone = b->unblock && unblock_done(end);
@@ -314,8 +301,8 @@ static void blocked_in_vain(void *blocked) {
     blocked_unpin(blocked, false);
 }
 
-/* Gives up a command whose session has closed: its connection closes, so that no element is popped for it. On a
- * semaphore the node is asked to end the command, since it may have popped a token already: the reply tells. */
+/* Gives up a command whose session has closed: its connection closes. On a semaphore the node is asked to end the
+ * command, since it may have popped a token already: the reply tells. */
 static void blocked_left(struct request *r) {
     struct blocked *b = REQUEST_OWNER(r, struct blocked);
     if (b->pin && b->permits && !r->worker->stopping) {
@@ -378,8 +365,7 @@ static bool wait_is(const struct command *c) {
 
 /* ---- the end ------------------------------------------------------------------------------------- */
 
-/* Gives the pins back. Without `clean`, calls in flight fail when the connections are closed, at the end of the
- * turn. */
+/* Gives the pins back. Without `clean`, calls in flight fail at the end of the turn. */
 static void wait_unpin(struct waiting *t, bool clean) {
     for (size_t i = 0; i < t->node_count; i++)
         unpin(t->nodes[i].worker, &t->nodes[i].pin, &t->nodes[i].unblock, clean);
@@ -524,8 +510,7 @@ static struct waiting *wait_nodes(struct session *s) {
     size_t max = upstream_master_count(u) + 1;
     struct waiting *t = memory_zalloc(sizeof(*t) + max * sizeof(t->nodes[0]));
     bool cluster = upstream_is_cluster(u);
-    int end = cluster ? SLOT_COUNT : 1;
-    for (int slot = 0; slot < end && t->node_count < max; slot++) {
+    for (int slot = 0; slot < (cluster ? SLOT_COUNT : 1) && t->node_count < max; slot++) {
         bool used = !cluster || !s->used_slots || (s->used_slots >> (slot / SESSION_SLOTS_A_BIT) & 1);
         struct upstream_node *node = used ? upstream_node_of_slot(u, slot) : NULL;
         bool listed = !node;
@@ -569,12 +554,6 @@ static void wait_start(struct request *request, struct waiting *t, size_t i, con
 
 static enum dispatch_result wait_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
-    if (s->in_flight > 0)
-        return DISPATCH_WAIT; /* they may write */
-    if (!invariant(!(s->delays & DELAY_BLOCKED), "a session is blocked twice")) {
-        session_refuse(s, c, INVARIANT_REFUSED);
-        return DISPATCHED;
-    }
     struct waiting *t = wait_nodes(s);
     if (t->node_count == 0) {
         memory_free(t);
@@ -607,11 +586,9 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     const struct resp_request *r = k->request;
     const char *bytes = k->bytes;
     int slot = k->slot;
-    if (wait_is(c))
-        return wait_dispatch(s, k);
     if (s->in_flight > 0)
-        return DISPATCH_WAIT; /* an earlier request may end its wait */
-    if (slot == SLOT_SEVERAL) {
+        return DISPATCH_WAIT; /* an earlier request may end its wait, or write before a WAIT */
+    if (!wait_is(c) && slot == SLOT_SEVERAL) {
         session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
     }
@@ -619,6 +596,8 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
         session_refuse(s, c, INVARIANT_REFUSED);
         return DISPATCHED;
     }
+    if (wait_is(c))
+        return wait_dispatch(s, k);
     counter_add(&s->worker->counters.requests_forwarded, 1);
     session_uses(s, slot);
     struct request *request = request_new(s, c);

@@ -470,9 +470,9 @@ static const struct session_room commands_room = {.worker_opens = commands_open,
                                                   .closes = commands_close};
 
 /* All rooms, in the order in which they are told that a session has ended. */
-static const struct session_room *const rooms[] = {&transaction_room, &push_room,  &blocking_room, &cluster_room,
-                                                   &commands_room,    &locks_room, &waits_room,    &fences_room,
-                                                   &semaphores_room,  NULL};
+static const struct session_room *const rooms[] = {&transaction_room, &pubsub_room,  &tracking_room,   &watch_room,
+                                                   &blocking_room,    &cluster_room, &commands_room,   &locks_room,
+                                                   &waits_room,       &fences_room,  &semaphores_room, NULL};
 
 const struct session_hooks commands_hooks = {
     .dispatch = dispatch_request, .streams = dispatch_stream, .late = slow_note, .rooms = rooms};

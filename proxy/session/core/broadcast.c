@@ -63,7 +63,6 @@ void broadcast_start(struct broadcast *t, struct worker *home, void (*visit)(str
     t->visit = visit;
     t->done = done;
     list_init(&t->link);
-    list_init(&t->at_home);
     list_append(&home->broadcasts.begun, &t->at_home);
     broadcast_visit(t, home);
 }

@@ -117,8 +117,7 @@ void class_begin(struct request_class *k, const struct command *c, const struct 
     k->slot = SLOT_NONE;
 }
 
-/* Notes the rule of a key. Most requests with many keys have no lock among them, so `rules` is allocated only for the
- * first rule. */
+/* Notes the rule of a key. Few requests with many keys have locks among them: the first allocates `rules`. */
 static void take_rule(struct request_class *k, size_t i, const struct lock_rule *rule) {
     invariant_debug(i < k->key_count, "key %zu of %zu", i, k->key_count);
     if (rule && rule->fence) { /* a fence is no lock rule */

@@ -1,7 +1,6 @@
 /*
- * The class of a request, determined once: its command, its keys, the rules that match them, and its slot. The folders
- * of proxy/session/ get this value. Most requests have one key that no rule matches: dispatch forwards these without a
- * class.
+ * The class of a request, determined once for all rooms: its command, its keys, the rules that match them, and its
+ * slot. Most requests have one key that no rule matches: dispatch forwards these without a class.
  */
 #pragma once
 
@@ -13,8 +12,8 @@ enum { LOCK_NAME_MAX = 32 * 1024 };
 
 /* The rule in force for a key, if its mode is enforce; else NULL. */
 const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
-/* The rule of a key if it is enforced or audited, or of semaphores (rule->permits); else the fence that matches it,
- * which is no lock rule (rule->fence); else NULL. */
+/* The rule of a key if it is enforced or audited, or of semaphores (rule->permits), or a fence (rule->fence); or NULL.
+ */
 const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len);
 
 struct request_class {

@@ -25,8 +25,7 @@
 enum {
     INPUT_START = 4096,               /* the first size of a session's buffer */
     INPUT_PAUSE = 1024 * 1024,        /* the most bytes read ahead while a session has to wait */
-    INPUT_BLOCKED = 16 * INPUT_PAUSE, /* the same while it may wait for any time: a disconnect is only visible after the
-                                         bytes before it */
+    INPUT_BLOCKED = 16 * INPUT_PAUSE, /* the same while it may wait for any time: a disconnect is visible behind them */
     INPUT_SHARE = 64 * 1024           /* the same while the worker's buffers are full */
 };
 
@@ -41,8 +40,8 @@ static bool begins_forwarding(const char *line, size_t len) {
            reply_begins(line, len, "PROXY UNKNOWN");
 }
 
-/* Whether the waiting bytes are a header of version 2, after its first lines, which are empty. Without this check its
- * NUL byte would make it wait for ever, as in Redis. */
+/* Whether the waiting bytes are a header of version 2 behind its empty lines. Its NUL byte would make it wait for ever.
+ */
 static inline bool waits_forwarding(const char *data, size_t len) {
     static const char rest[] = "\0\r\nQUIT\n";
     return len >= sizeof(rest) - 1 && data[0] == '\0' && memcmp(data, rest, sizeof(rest) - 1) == 0;
@@ -217,8 +216,8 @@ static void session_protocol_error(struct session *s, const char *error) {
     session_finish(s);
 }
 
-/* Encodes a request in canonical form and dispatches it: an inline request, or one in a form that only Redis's own
- * parser accepts. */
+/* Encodes a request in canonical form and dispatches it: it is inline, or in a form that only Redis's parser accepts.
+ */
 static enum dispatch_result dispatch_encoded(struct session *s, const struct resp_request *r, const char *data) {
     struct worker *w = s->worker;
     struct text encoded;
@@ -287,17 +286,8 @@ static inline void session_count(struct session *s, enum dispatch_result result)
         session_request_over(s);
 }
 
-static enum dispatch_result session_request(struct session *s, const struct resp_request *r, const char *data) {
-    if (r->form == RESP_EMPTY)
-        return DISPATCHED;
-    enum dispatch_result result =
-        r->form == RESP_INLINE || r->irregular ? dispatch_encoded(s, r, data) : s->worker->hooks->dispatch(s, r, data);
-    session_count(s, result);
-    return result;
-}
-
-/* Whether the worker's buffers are full, because many sessions send to nodes that do not read. Each session then gets
- * less. Sessions continue with their own replies, so none waits for another session's. */
+/* Whether the worker's buffers are full, since many sessions send to nodes that do not read: each session gets less.
+ * Sessions continue with their own replies, so none waits for another session's. */
 static bool worker_is_full(const struct worker *w) {
     return w->chunks.total_bytes > WORKER_BYTES_FULL;
 }
@@ -317,8 +307,7 @@ static bool session_owes(struct session *s) {
     return s->delays & DELAY_OWES;
 }
 
-/* Whether the next request has to wait for the requests in flight: because one of them changes the session (SELECT), is
- * on its way to another node, or was sent before slots moved. */
+/* Whether the next request has to wait: one in flight changes the session, is redirected, or is from an older map. */
 static bool session_must_wait(struct session *s) {
     if (s->in_flight == 0) {
         s->epoch = upstream_epoch(s->worker->upstream);
@@ -330,8 +319,8 @@ static bool session_must_wait(struct session *s) {
            (s->epoch != upstream_epoch(s->worker->upstream));
 }
 
-/* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. It waits also until the node
- * has said whether it serves clients without login, since it may have to be refused. */
+/* Begins to forward an incomplete request. True: it has to wait; a client without login may wait for the node's word.
+ */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
     invariant(!s->stream, "two requests are forwarded at once");
     enum dispatch_result result = DISPATCH_WAIT;
@@ -351,9 +340,8 @@ static bool session_starts_stream(struct session *s, struct resp_request *scanne
     return result == DISPATCH_WAIT;
 }
 
-/* Dispatches the complete requests in [data, data + len). Returns the bytes consumed; *waits is set if a complete
- * request has to wait. The scanner keeps its place in an incomplete request, unless the request is forwarded as a
- * stream. */
+/* Dispatches the complete requests in [data, data + len). Returns the bytes consumed; *waits: a complete request has to
+ * wait. The scanner keeps its place in an incomplete request, unless that is forwarded as a stream. */
 static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len, bool *waits) {
     size_t used = 0;
     struct resp_limits limits = {.bulk_max = s->worker->config->bulk_max};
@@ -383,9 +371,15 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
                 secret_overwrite(data + used, len - used);
             return len;
         }
-        if (session_request(s, scanner, data + used) == DISPATCH_WAIT) {
+        if (scanner->form != RESP_EMPTY) {
+            bool encoded = scanner->form == RESP_INLINE || scanner->irregular;
+            enum dispatch_result result = encoded ? dispatch_encoded(s, scanner, data + used)
+                                                  : s->worker->hooks->dispatch(s, scanner, data + used);
+            session_count(s, result);
+            *waits = result == DISPATCH_WAIT;
+        }
+        if (*waits) {
             resp_request_reset(scanner);
-            *waits = true;
             break;
         }
         used += scanner->len;
@@ -491,19 +485,6 @@ static size_t session_stream(struct session *s, const char *data, size_t len) {
     return head + used;
 }
 
-/* Scans the bytes before the mark. If a request ends at the mark, the next request came in a later read, while earlier
- * ones were unanswered. */
-static void session_scan_earlier(struct session *s, bool *waits) {
-    struct session_input *in = s->input;
-    size_t used = session_scan(s, &in->scanner, in->data + in->start, in->later, waits);
-    invariant(used <= in->later, "%zu bytes were used of %zu", used, in->later);
-    if (s->state != SESSION_OPEN)
-        return;
-    in->start += used;
-    s->overlaps |= used == in->later;
-    in->later = *waits ? in->later - used : 0;
-}
-
 /* Scans what is in session->input. */
 static void session_scan_input(struct session *s) {
     struct session_input *in = s->input;
@@ -516,8 +497,16 @@ static void session_scan_input(struct session *s) {
             return;
         in->start += taken;
     }
-    if (in->later > 0 && !s->stream)
-        session_scan_earlier(s, &waits);
+    if (in->later > 0 && !s->stream) { /* the bytes before the mark */
+        size_t used = session_scan(s, &in->scanner, in->data + in->start, in->later, &waits);
+        invariant(used <= in->later, "%zu bytes were used of %zu", used, in->later);
+        if (s->state != SESSION_OPEN)
+            return;
+        in->start += used;
+        s->overlaps |=
+            used == in->later; /* the next request came in a later read, while earlier ones were unanswered */
+        in->later = waits ? in->later - used : 0;
+    }
     if (!waits && !s->stream && s->state == SESSION_OPEN)
         in->start += session_scan(s, &in->scanner, in->data + in->start, input_len(in), &waits);
     if (s->state != SESSION_OPEN)
@@ -548,8 +537,7 @@ void session_resume(struct session *s) {
         session_unread(s, UNREAD_STREAM, session_stream_full(s));
 }
 
-/* Takes bytes that were read while none waited. Those that can't be dispatched yet are kept, with the worker's scanner
- * and its place in an incomplete request. */
+/* Takes bytes that were read while none waited. What can't be dispatched yet is kept, with the worker's scanner. */
 static void session_got(struct session *s, const char *data, size_t len) {
     struct worker *w = s->worker;
     bool waits;

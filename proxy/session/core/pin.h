@@ -7,8 +7,7 @@
 
 enum pin_reason { PIN_TRANSACTION, PIN_BLOCKING, PIN_SUBSCRIBED, PIN_MONITOR, PIN_STREAM };
 
-/* Open a pin in the session's lane, and give it back; counted for PROXY INFO. A transaction of a session with a
- * dedicated lane borrows that lane's connection. */
+/* Open a pin in the session's lane, and give it back. A transaction borrows the connection of a dedicated lane. */
 struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
                               const struct upstream_pin_events *events, const char **error)
     __attribute__((warn_unused_result));

@@ -1,8 +1,6 @@
 /*
- * Request slots and calls: replies leave in the order of the slots, not in the order in which the nodes reply.
- *
- * Knows no commands. A reply's bytes go straight to the session's output while its request is the first in the queue;
- * otherwise they wait in the request's own call.
+ * Request slots and calls: replies leave in the order of the slots. A reply's bytes go straight to the session's output
+ * while its request is the first in the queue; otherwise they wait in the request's own call. Knows no commands.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -82,13 +80,11 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
     return r;
 }
 
-/* LONG_LASTS: how many seconds a session counts as one with long replies. LONG_BURST, LONG_ALONE: from how many bytes
- * of replies on; with other requests of the session in flight, and without. */
+/* For how many seconds replies count as long; from how many bytes on, beside other requests in flight, and alone. */
 static const double LONG_LASTS = 10.;
 enum { LONG_BURST = 256 * 1024, LONG_ALONE = 4 * 1024 * 1024 };
 
-/* Moves a session to or from the connection for long replies. It can change now, since none of its requests is in
- * flight. */
+/* Moves a session, which has no request in flight, to or from the connection for long replies. */
 static __attribute__((noinline)) void session_choose_long(struct session *s) {
     invariant(s->in_flight == 0, "%u requests are in flight on the other connection", s->in_flight);
     s->long_replies = ev_now(s->worker->loop) - s->long_at < LONG_LASTS;
@@ -98,7 +94,7 @@ static __attribute__((noinline)) void session_choose_long(struct session *s) {
 }
 
 /* Notes a part of a long reply. Once a session's replies are known to be long, other sessions use another connection,
- * and later this session does, too. So another session waits at most for the replies of one window. */
+ * and later it does, too. So another session waits at most for the replies of one window. */
 static __attribute__((noinline)) void session_note_long(struct session *s, const struct request *r, size_t len) {
     s->burst += len;
     if (s->burst < LONG_BURST || (s->in_flight < 2 && s->burst < LONG_ALONE))
@@ -116,9 +112,8 @@ static __attribute__((noinline)) void session_tell_next(struct session *s) {
     ROOMS_CALL(s->worker, request_next, s);
 }
 
-/* A script may run for any time, so it has a connection of its own, and other sessions don't wait behind it: the node
- * answers them with BUSY, and receives SCRIPT KILL. The session's requests after the script stay behind it. A session
- * that tracks keys already has its own connection, and the node must see its reads and writes on the same one. */
+/* A script may run for any time, so it has a connection of its own: the node answers other sessions with BUSY, and
+ * receives SCRIPT KILL. A session that tracks keys already has one, on which the node must see all that it does. */
 inline struct request *request_new(struct session *s, const struct command *command) {
     if (s->in_flight == 0) {
         bool script = command && (command->flags & COMMAND_RUNS_CODE) && s->lane.dedicated == 0;
@@ -415,7 +410,7 @@ static void call_fail(struct upstream_request *up, enum upstream_failure why, co
     c->done(c, &end);
 }
 
-/* Limits the memory for a reply to a lock's script: if the reply is too long, the bytes so far are dropped. */
+/* Limits the memory for a reply to a lock's script: of a longer one the bytes so far are dropped. */
 static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, bool last) {
     int64_t most = c->request->worker->config->bulk_max;
     if (most < COLLECTED_LEAST)
@@ -487,8 +482,8 @@ static bool request_uses_slot(const struct request *r, int slot) {
     return false;
 }
 
-/* Whether a call may wait, although later requests would overtake it. Lock scripts may: commands on their keys wait for
- * them. An application's script may be overtaken by the step after it, which waits as well, or finds nothing. */
+/* Whether a call may wait, although later requests would overtake it. Lock scripts may: commands on their keys wait. An
+ * application's script may be overtaken by the step after it, which waits as well, or finds nothing. */
 static bool call_may_wait(const struct upstream_request *up) {
     const struct call *c = (const struct call *)(const void *)up;
     const struct request *r = c->request;

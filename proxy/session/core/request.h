@@ -36,8 +36,7 @@ struct call_end {
     enum upstream_failure why;
 };
 
-/* The error that the call ended with, Redis's or the proxy's, of *len bytes without '-' and line end, borrowed. NULL:
- * it ended without one. */
+/* The error that the call ended with, of *len bytes without '-' and line end, borrowed; NULL: it ended without one. */
 const char *call_end_error(const struct call_end *end, size_t *len);
 
 /* Whether a reply begins with this text; whether it is a redirect to another node. */
@@ -101,7 +100,7 @@ struct request_owner_ops {
     /* Frees the owner when its request has ended. */
     void (*free)(struct request_owner *owner);
 };
-struct request_owner {
+struct request_owner { /* the first member of the owner's structure */
     const struct request_owner_ops *ops;
 };
 /* The owner as its own type; NULL if there is none. */

@@ -51,8 +51,7 @@ struct session_room {
     void (*worker_begins)(struct worker *w);
     /* A node has answered for the first time that it serves clients without login. */
     void (*worker_serves)(struct worker *w);
-    /* It is time for the proxy's own questions to Redis: once a second, in the first worker, unless the process was
-     * stopped. */
+    /* Once a second, in the first worker, unless the process was stopped: it may ask Redis questions of its own. */
     void (*worker_asks)(struct worker *w);
     /* A second is over. */
     void (*worker_ticks)(struct worker *w);
@@ -91,7 +90,7 @@ enum dispatch_result {
     DISPATCH_WAIT /* earlier requests have to end first */
 };
 
-/* What to do with a request that is too long to be buffered, once its beginning has come. */
+/* What to do with a request that is too long to be buffered, once its head has come. */
 enum stream_way {
     STREAM_NOT,   /* it must be complete before it is dispatched */
     STREAM_LATER, /* earlier requests have to end first */

@@ -5,8 +5,8 @@
  *      request slots ──> s->out ── session_flush ──> socket
  *                           └── too much waits: the proxy stops reading the node with the oldest reply
  *
- * Then the session's next requests wait in its input. The input is still read, since most clients write all their
- * requests before they read. It knows no commands and no nodes. Nothing is freed before the end of the loop turn.
+ * Then the session's next requests wait in its input, which is still read: most clients write all their requests before
+ * they read. It knows no commands. Nothing is freed before the end of the loop turn.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -47,13 +47,11 @@ void session_mark_runnable(struct session *s) {
 /* Places where a request's password may be:
  *
  *      worker's scratch, session->input   overwritten here, and where bytes move from one to the other
- *      chunks on their way to nodes       marked here, overwritten when they are free (iobuf.h)
+ *      chunks on their way to nodes       marked, and overwritten when they are free (iobuf.h)
  *      commands queued by MULTI           overwritten when they are freed
  *      logins                             upstream/connection/login.c's, while a session is logged in with them
  *
- * The buffers belong to the worker or the session, so these functions may write to them, although requests take them as
- * constant. */
-
+ * The buffers are the worker's or the session's, so this may write to them, although requests take them as constant. */
 void secret_overwrite(const char *data, size_t len) {
     if (len > 0 && len <= WORKER_SCRATCH)
         explicit_bzero((char *)(uintptr_t)data, len);
@@ -61,7 +59,7 @@ void secret_overwrite(const char *data, size_t len) {
 
 /* ---- what the output keeps back -------------------------------------------------------------------- */
 
-/* Notes that the session's output is below the limits, or that the session has ended. */
+/* The session's output is below the limits, or the session has ended. */
 static void session_within_limit(struct session *s) {
     invariant(s->over_soft_since <= 0 || s->worker->over_soft > 0, "no session is over its limit");
     if (s->over_soft_since > 0)
@@ -319,7 +317,6 @@ int pin_slot(struct session *s, const struct command *c, const struct resp_reque
  *      pin_take ──> none, or it fails before anything was sent ──> pin_await_map ──> a new map ──> pin_take
  *
  * It waits once: if the map still has the same node, the client gets the error. */
-
 bool pin_await_map(struct call *c, const struct upstream_node *node) {
     struct upstream *u = c->request->worker->upstream;
     if (!upstream_may_be_replaced(u, node))
@@ -381,8 +378,7 @@ static bool limit_is_strict(int64_t limit) {
     return limit > 0 && limit < OUTPUT_STRICT;
 }
 
-/* Stops reading a long reply that comes faster than the client reads. If a small limit is set, the client is dropped
- * instead, as in Redis. */
+/* Stops reading a long reply that comes faster than the client reads. A small limit drops the client, as in Redis. */
 static void session_hold(struct session *s) {
     invariant(!(s->delays & DELAY_OUTPUT), "a reply is held twice");
     const struct config *c = s->worker->config;
@@ -392,8 +388,7 @@ static void session_hold(struct session *s) {
     session_delay(s, DELAY_OUTPUT, upstream_hold(&head->call.up));
 }
 
-/* Lets requests continue that waited until the client had read its replies. If the client owes too much only now, its
- * input is read from now on. */
+/* Lets requests go on that waited until the client had read. If it owes too much only now, its input is read again. */
 static void session_ease(struct session *s) {
     bool eased = (s->delays & DELAY_OWES) && s->out.unsent < OUTPUT_LOW;
     bool owes_now = !(s->delays & DELAY_OWES) && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
@@ -404,10 +399,10 @@ static void session_ease(struct session *s) {
 }
 
 /* Whether the output waits for the session's next reply: its input waits for a lock command in flight. A session's
- * commands on one lock run one after another, so their replies come one by one. Redis writes the replies of a pipeline
- * together, and so does the proxy: a write for each reply was more than half of what pipelined lock commands cost it.
- * A reply waits for three times as long as its own request has taken since the client's last bytes came, but for
- * GATHER_US at least and GATHER_MOST_US at most. So the busier the machine is, the fewer writes there are. */
+ * commands on one lock run one after another, so their replies come one by one. A write for each was more than half of
+ * what pipelined lock commands cost the proxy. A reply waits for three times as long as its own request has taken since
+ * the client's last bytes came, but for GATHER_US at least and GATHER_MOST_US at most: the busier the machine is, the
+ * fewer writes there are. */
 static __attribute__((noinline)) bool gathers(struct session *s) {
     const struct request *head = session_head(s);
     int64_t now_us = worker_turn_us(s->worker), *since_us = &s->input->gathers_us;

@@ -237,8 +237,7 @@ session_forward(struct session *s, const struct command *c, const struct resp_re
     struct request *request = request_new(s, c);
     call_submit(&request->call, slot, bytes, r->len);
 }
-/* Reply without a node: with whole RESP; with a text of whole RESP, which is cleared; with an error text without its
- * '-'. */
+/* Reply without a node: with whole RESP; with a text of it, which is cleared; with an error text without its '-'. */
 void session_answer(struct session *s, const struct command *c, const char *reply, size_t len);
 void session_answer_text(struct session *s, const struct command *c, struct text *reply);
 void session_refuse(struct session *s, const struct command *c, const char *format, ...)

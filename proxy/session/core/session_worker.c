@@ -45,7 +45,6 @@ struct worker *worker_here(void) {
 }
 
 void worker_add_job(struct worker *w, struct worker_job *job) {
-    list_init(&job->link);
     list_append(&w->jobs, &job->link);
 }
 
@@ -60,7 +59,6 @@ void worker_run_jobs(struct worker *w) {
 }
 
 void worker_add_slices(struct worker *w, struct worker_slices *work) {
-    list_init(&work->link);
     list_append(&w->slices, &work->link);
 }
 

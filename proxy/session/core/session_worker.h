@@ -154,8 +154,7 @@ enum {
     GATHER_MOST_US = 50000
 };
 
-/* What a node permits to clients without login, as far as is known. Until it is known, they count as
- * unauthenticated. */
+/* What a node permits to clients without login. Until it is known, they count as unauthenticated. */
 enum strangers { UNAUTHENTICATED_UNKNOWN, UNAUTHENTICATED_REFUSED, UNAUTHENTICATED_SERVED };
 
 /* CLIENT PAUSE of writes or of all, PROXY PAUSE; the later one is the stricter. */
@@ -167,8 +166,7 @@ struct worker_job {
     void (*run)(struct worker *w, struct worker_job *job);
 };
 
-/* A long task, done in one step each turn so that it delays no session; one task after the other. First member of its
- * memory, which the worker frees at the end. */
+/* A long task, done in one step each turn; one task after the other. First member of its memory, freed at the end. */
 struct worker_slices {
     struct list_node link;
     bool (*step)(struct worker *w, struct worker_slices *work); /* returns whether there is more */

@@ -1,6 +1,5 @@
 /*
- * Whether the node serves clients without login: it is asked now and then, and its answer counts for the sessions that
- * have come before.
+ * Whether the node serves clients without login: it is asked now and then, for the sessions that have come before.
  */
 #include <netinet/in.h>
 #include <stdio.h>
@@ -15,8 +14,8 @@ static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05, DENIED_LOG_SECO
 
 const char WORKER_DENIED[] =
     "-DENIED The Redis behind this proxy is in protected mode and has no password: it serves its own machine alone, "
-    "and "
-    "so does the proxy. To let in clients of other machines, either 1) set requirepass in the proxy's configuration, "
+    "and so does the proxy. To let in clients of other machines, either 1) set requirepass in the proxy's "
+    "configuration, "
     "or a password in Redis; or 2) set protected-mode no in the proxy's configuration, if only machines that you trust "
     "reach this port; or 3) set protected-mode no in Redis.\r\n";
 
@@ -48,8 +47,7 @@ bool worker_denies(struct worker *w, const struct sockaddr_storage *peer) {
     return true;
 }
 
-/* Takes the node's answer. It counts for the sessions that had come before the question. As on a node itself, a session
- * that was served then stays served if a password is set later. */
+/* Takes the node's answer. As on a node itself, a session that was served stays served if a password is set later. */
 static void take_word(struct worker *w, const char *reply) {
     invariant(w->probing && w->asked <= w->arrivals, "asked for %llu of %llu sessions", (unsigned long long)w->asked,
               (unsigned long long)w->arrivals);
@@ -103,8 +101,7 @@ static void probed(struct call *c, const struct call_end *end) {
     w->probed(w, end->error);
 }
 
-/* Takes the answer to CONFIG GET protected-mode. A node that does not tell is not the user's own on this machine, or it
- * has users and rights. */
+/* The answer to CONFIG GET protected-mode. A node that does not tell is not the user's own here, or has rights. */
 static void protection_told(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     const char *p = end->reply, *over = p ? p + end->len : p;
@@ -122,7 +119,7 @@ static void protection_told(struct call *c, const struct call_end *end) {
 static void was_reset(struct call *c, const struct call_end *end) {
     if (!end->error)
         c->request->worker->cannot_reset = end->reply[0] == '-';
-    request_reply(c->request, "", 0, true);
+    call_swallow(c, end);
 }
 
 static void ask(struct worker *w, const struct upstream_lane *lane, const char *command, call_done_fn done) {
@@ -140,8 +137,8 @@ struct upstream_lane worker_unauthenticated_lane(const struct worker *w) {
     return (struct upstream_lane){.login = unauthenticated_are_known(w) ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
 }
 
-/* An old connection without login does not show what a new one would: it was accepted earlier. RESET makes it like a
- * new one. HELLO is answered when PING is, and needs no right, so it does not appear in ACL LOG. */
+/* An old connection without login was accepted earlier: RESET makes it like a new one. HELLO is answered when PING is,
+ * and needs no right, so it does not appear in ACL LOG. */
 void worker_probe(struct worker *w) {
     if (w->probing)
         return;

@@ -7,24 +7,22 @@
  *                                                                         └─ PONG ──> EVAL ... 1 stock:1, EXEC
  *      client's reply <── the one element of EXEC's array, or nil: a guard record has changed, and all begins anew
  *
- * If Redis itself blocked a blocking command, the question about the lock would be asked at the beginning. The session
- * might have lost the lock when the element comes. So the proxy tries the command again and again, in its form that
- * does not block. Each attempt is judged as if the command had just come:
+ * If Redis itself blocked a blocking command, the session might have lost the lock when the element comes. So the proxy
+ * tries the command again and again, in its form that does not block, each time as if it had just come:
  *
  *      BLPOP stock:1 5 ──> an attempt ──┬─ something: the client's reply
  *                            ^          ├─ FENCED
  *                            └─ 1 to 50 ms, until its time is over, CLIENT UNBLOCK, or the client leaves
  *
- * A session that waits this way has no place in Redis's queue of blocked clients. An element that comes between two
+ * A session that waits this way has no place in Redis's queue of blocked clients: an element that comes between two
  * attempts goes to a client that Redis itself blocks. Scripts of Redis 7.0 must not call blocking commands either:
- * BLPOP a b 5 becomes an LPOP of the first of the two keys that has an element.
+ * BLPOP a b 5 becomes an LPOP of the first key that has an element.
  *
- * If a lock is in another slot, WATCH covers its watermark. fence.lua raises the watermark before that:
- * a change by the connection itself makes EXEC fail, too.
+ * If a lock is in another slot, WATCH covers its watermark. fence.lua raises the watermark before that: a change by the
+ * connection itself makes EXEC fail, too.
  *
  * All this goes over a connection of the session's own, and the session's later requests wait. Nothing is sent behind
- * MULTI before MULTI is answered: if the node refused MULTI, it would execute the commands behind it at once.
- * fenced_command.c makes the question, and reads its answer.
+ * MULTI before MULTI is answered: if the node refused it, it would execute the commands behind it at once.
  */
 #include <stdio.h>
 #include <string.h>
@@ -51,8 +49,7 @@ struct fence_transaction {
     bool asking;                   /* an attempt is under way on the connection */
     bool refused;                  /* fence.lua has refused; `answer` has its reply */
     char error[ERROR_MAX];         /* the attempt's first error for a command before the last one; "": none */
-    bool blocks;                   /* a blocking command, which keeps its connection between attempts; the fields up to
-                                      `unblock_error` are its own */
+    bool blocks;                   /* a blocking command; the fields up to `unblock_error` are its own */
     struct ev_timer timer;         /* for the next attempt */
     double until;                  /* by worker_steady; 0: the wait has no end */
     unsigned delays;               /* how many passing errors in a row it has met */
@@ -67,8 +64,7 @@ struct fence_transaction {
 
 /* ---- the form that does not block ------------------------------------------------------------------- */
 
-/* Whether the argument is a timeout in the usual notation. Redis accepts some other notations, too. The proxy does not
- * try to tell which. */
+/* Whether the argument is a timeout in the usual notation. Redis accepts others, too. */
 static bool is_time(const struct request_class *k, size_t at) {
     enum { DIGITS_MAX = 9 };
     size_t len, digits = 0, dots = 0;
@@ -146,8 +142,7 @@ static void fence_transaction_fail(struct fence_transaction *b, const char *erro
     request_fail(r, copy);
 }
 
-/* Gives up a write whose session has closed. If an attempt is under way, its connection closes, and its call fails at
- * the end of the turn. */
+/* Gives up a write whose session has closed. The call of an attempt under way fails at the end of the turn. */
 static void watched_left(struct request *r) {
     struct fence_transaction *b = REQUEST_OWNER(r, struct fence_transaction);
     if (b->pin && b->asking) {
@@ -232,16 +227,6 @@ static void fence_transaction_start(struct fence_transaction *b, struct upstream
         fence_transaction_fail(b, error);
 }
 
-/* Starts the write again if nothing of it was sent because the node is out of reach. Returns whether it did. */
-static bool fence_transaction_unsent(struct fence_transaction *b, const struct call_end *end) {
-    bool waited = !b->pin;
-    if (end->why != UPSTREAM_NOT_SENT || (!waited && b->unsent++ >= PIN_UNSENT_TWICE))
-        return false;
-    fence_transaction_unpin(b, false);
-    fence_transaction_start(b, pin_node(b->request->session, b->slot));
-    return true;
-}
-
 /* Whether the node's error redirects to another node. If so, starts again there, or ends the write with an error. */
 static bool watched_redirected(struct fence_transaction *b) {
     struct upstream *u = b->request->worker->upstream;
@@ -300,8 +285,7 @@ static void fence_transaction_more(struct fence_transaction *b, int64_t least_ms
     retry_arm(b, least_ms);
 }
 
-/* Whether an attempt of a blocking command failed by an error that passes, before anything was done. If so, another
- * attempt follows. */
+/* Whether an attempt of a blocking command failed by an error that passes, and another attempt follows. */
 static bool fence_transaction_passes(struct fence_transaction *b, const char *error) {
     struct upstream *u = b->request->worker->upstream;
     if (!b->blocks || !b->request->session ||
@@ -316,8 +300,8 @@ static bool fence_transaction_passes(struct fence_transaction *b, const char *er
     return true;
 }
 
-/* Whether the blocked session would now be judged by another lease than when the attempt began. For example, another
- * session of its client has released the lock, and a third session has acquired it. */
+/* Whether the blocked session would now be judged by another lease than when the attempt began: another session of its
+ * client has released the lock, for example, and a third has acquired it. */
 static bool judged_anew(const struct fence_transaction *b) {
     struct session *s = b->blocks ? b->request->session : NULL;
     const struct fence_question *q = b->question;
@@ -331,36 +315,31 @@ static bool judged_anew(const struct fence_transaction *b) {
     return outdated;
 }
 
-/* Ends the write with the refusal of fence.lua. If the session would be judged by another lease now, tries again. */
-static void fence_transaction_refused(struct fence_transaction *b) {
-    invariant(b->refused && b->answer.len > 0, "S7: a write is refused without a refusal");
-    struct request *r = b->request;
-    struct text out = {0};
-    if (judged_anew(b)) {
-        b->refused = b->asking = false;
-        b->answer.len = 0;
-        fence_transaction_unpin(b, false); /* the connection is in a MULTI */
-        fence_transaction_more(b, 0);
-        return;
-    }
-    fence_reply(r->session, b->question, b->answer.data, b->answer.len, &out);
-    fence_transaction_end(b, false);
-    request_reply(r, out.data, out.len, true);
-    text_clear(&out);
-}
-
 /* Takes the answer to MULTI, the last answer before the write. */
 static void multi_done(struct call *c, const struct call_end *end) {
     static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
     struct request *r = c->request;
     struct fence_transaction *b = REQUEST_OWNER(r, struct fence_transaction);
-    if (r->session && end->error && fence_transaction_unsent(b, end))
+    if (r->session && end->error && end->why == UPSTREAM_NOT_SENT && (!b->pin || b->unsent++ < PIN_UNSENT_TWICE)) {
+        fence_transaction_unpin(b, false); /* its node is out of reach, or the new map has come */
+        fence_transaction_start(b, pin_node(r->session, b->slot));
         return;
+    }
     note_error(b, end);
     if (!r->session || end->error) {
         fence_transaction_fail(b, b->error[0] ? b->error : "");
+    } else if (b->refused && judged_anew(b)) {
+        b->refused = b->asking = false;
+        b->answer.len = 0;
+        fence_transaction_unpin(b, false); /* the connection is in a MULTI */
+        fence_transaction_more(b, 0);
     } else if (b->refused) {
-        fence_transaction_refused(b);
+        invariant(b->answer.len > 0, "S7: a write is refused without a refusal");
+        struct text out = {0};
+        fence_reply(r->session, b->question, b->answer.data, b->answer.len, &out);
+        fence_transaction_end(b, false);
+        request_reply(r, out.data, out.len, true);
+        text_clear(&out);
     } else if (b->error[0]) {
         if (!watched_redirected(b) && !fence_transaction_passes(b, b->error))
             fence_transaction_fail(b, b->error);
@@ -459,8 +438,7 @@ static void fence_transaction_begin(struct fence_transaction *b, const struct re
     fence_looks_go(b->looks);
 }
 
-/* The next attempt of a blocking command is due. Since the last attempt, the session may have acquired or released the
- * lock, and the rules may have changed. */
+/* The next attempt of a blocking command is due. The session's lock, and the rules, may have changed since the last. */
 static void watched_again(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct fence_transaction *b = timer->data;
     struct request *request = b->request;
@@ -503,17 +481,15 @@ static void watched_again(struct ev_loop *loop, struct ev_timer *timer, int even
 void fence_transaction_dispatch(struct session *s, const struct request_class *k) {
     struct worker *w = s->worker;
     struct request *request = request_new(s, k->command);
-    struct fence_transaction *b = memory_zalloc(sizeof(*b));
+    struct fence_transaction *b = memory_alloc(sizeof(*b));
+    *b = (struct fence_transaction){.request = request, .slot = k->slot, .blocks = fence_awaits(k)};
     counter_add(&w->counters.requests_locks, 1);
     session_uses(s, k->slot);
-    b->request = request;
-    b->slot = k->slot;
     text_append(&b->command, k->bytes, k->request->len);
     request_own(request, &b->owner, &fence_transaction_ops);
     request_barrier(request);
     ev_timer_init(&b->timer, watched_again, 0., 0.);
     b->timer.data = b;
-    b->blocks = fence_awaits(k);
     if (b->blocks) {
         int64_t ms = command_wait_ms(k->command, k->bytes, k->request);
         b->until = ms > 0 ? worker_steady(w) + (double)ms / 1000. : 0;
@@ -525,8 +501,7 @@ void fence_transaction_dispatch(struct session *s, const struct request_class *k
 
 /* ---- what ends a wait -------------------------------------------------------------------------------- */
 
-/* Returns the blocking command in which the session is blocked. NULL: the session is not blocked in a command of this
- * file. */
+/* The blocking command of this file in which the session is blocked; NULL: none. */
 static struct fence_transaction *blocked_of(struct session *s) {
     struct request *r = session_head(s);
     bool own = r && r->owner && r->owner->ops == &fence_transaction_ops;

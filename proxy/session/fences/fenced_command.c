@@ -13,12 +13,11 @@
  *                                                       └─ the lock's fence ──> fence.lua in the data's slot
  *      FENCED, or the command's reply <── the watermark beside the data: refused if it is greater, else raised <──┘
  *
- * S7: no step covers both slots. The look at the lock's slot refuses a session that has lost the lock, as soon as
- * another session has acquired it. An acquisition may come between the look and the write. Then the watermark refuses
- * the write, once the new holder has written data of this lock to the slot.
+ * S7: no step covers both slots. The look refuses a session that has lost the lock, as soon as another session has
+ * acquired it. If that comes between the look and the write, the watermark refuses the write, once the new holder has
+ * written data of this lock to the slot.
  *
- * Under `mode audit` the write is sent unchanged. A late write is recorded, according to what this process knows of the
- * lock. Under an enforced fence, Redis checks the lock in one step with the write.
+ * Under `mode audit` the write is sent unchanged, and recorded if this process knows that it is late.
  */
 #include <string.h>
 
@@ -150,16 +149,15 @@ void fence_audit(struct session *s, const struct request_class *k) {
 
 /* ---- what is enforced ------------------------------------------------------------------------------- */
 
-/* Whether a request that can be checked may run inside a script. A script would round the numbers of BITFIELD, cannot
- * run code, takes a limited number of arguments, and cannot pass on the replies of unknown commands safely. */
+/* Whether a request that can be checked may run inside a script. A script would round BITFIELD's numbers, cannot run
+ * code, takes a limited number of arguments, and cannot pass on the replies of unknown commands safely. */
 static bool in_script(const struct request_class *k) {
     const struct command *c = k->command;
     return c->need == NEED_KEY && c->id != COMMAND_UNKNOWN && c->id != COMMAND_BITFIELD &&
            !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= SCRIPT_ARGS_MAX && k->key_count <= SCRIPT_ARGS_MAX;
 }
 
-/* Whether the fence of the key is enforced, and the write needs a question first. Sets *w to what the session has of
- * the lock. */
+/* Whether the key's fence is enforced, and the write needs a question. Sets *w to what the session has of the lock. */
 static bool has_to_ask(struct session *s, const struct fenced *f, struct lock_writing *w) {
     if (f->rule->fence->mode != LOCK_MODE_ENFORCE)
         return false;
@@ -376,9 +374,8 @@ const char *fence_words(struct session *s, const struct request_class *k) {
     return error;
 }
 
-/* Whether the command replies with types that only RESP3 has (doubles, sets), to a client of RESP3. Some other commands
- * reply with arrays that contain nil. In RESP3, a script cuts such an array off at the nil, so the script uses RESP2
- * for these commands. */
+/* Whether the command replies with types that only RESP3 has (doubles, sets), to a client of RESP3. For others the
+ * script uses RESP2: in RESP3 it would cut an array off at a nil. */
 static bool is_typed(const struct fence_question *q) {
     enum command_id id = q->id;
     return q->protocol == 3 && (id == COMMAND_ZADD || id == COMMAND_ZINCRBY || id == COMMAND_ZPOPMIN ||
@@ -386,8 +383,7 @@ static bool is_typed(const struct fence_question *q) {
                                 id == COMMAND_BZPOPMAX || id == COMMAND_BZMPOP || id == COMMAND_SPOP);
 }
 
-/* Adds the name of a lock's watermark in the slot of the data: lockkeeper:{TAG}:{TAG}:LOCK. The watermark is named like
- * the guard record of a key {TAG}:LOCK. */
+/* Adds the name of a lock's watermark in the slot of the data, lockkeeper:{TAG}:{TAG}:LOCK: as of a key {TAG}:LOCK. */
 static void build_watermark(struct worker *w, const struct fence_question *q, const struct asked *a) {
     struct text key = {0};
     text_printf(&key, "{%s}:", slot_tag((uint16_t)q->slot));
@@ -581,10 +577,9 @@ static void question_done(struct call *c, const struct call_end *end) {
     fence_forget(q);
 }
 
-/* Writes the fence that the session may write with, and the tokens of the attempts that are queued before the write.
- * The session may write with a lease of its own. A lease that another session of its client has does not count: the
- * session's own attempt asks for the lock anew. If there are more than ATTEMPTS_MAX attempts, the first one and the
- * last ones count. */
+/* Writes the fence that the session may write with, and the tokens of the attempts that are queued before the write. A
+ * lease of another session of its client does not count: the session's own attempt asks for the lock anew. Of more than
+ * ATTEMPTS_MAX attempts, the first one and the last ones count. */
 static void name_attempts(const struct lock_queue *queue, struct fence_question *q, struct asked *a) {
     struct lock_key lock = {.db = a->db, .name = q->names.data + a->lock, .len = a->lock_len};
     const struct list_node *node = &queue->calls;

@@ -4,15 +4,15 @@
  *
  *      any thread ── wake ──> each thread with watchers ── slices ──> watcher, a few lines in a turn ──> client
  *
- * A client that does not read gets no more than STALLED bytes. Further incidents wait in the application's store.
- * Incidents that the store has dropped meanwhile are reported as a number.
+ * A client that does not read gets no more than STALLED bytes. Further incidents wait in the application's store, which
+ * reports the number of incidents that it has dropped meanwhile.
  */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/push/private.h"
+#include "proxy/session/push/push.h"
 
 enum { STALLED = 64 * 1024 };
 
@@ -64,8 +64,7 @@ static void look_later(struct worker_watches *all) {
     ev_timer_start(all->worker->loop, &all->again);
 }
 
-/* Writes some lines for the watch that has waited longest. Each step is a separate task, so that other tasks come in
- * between. */
+/* Writes some lines for the watch that has waited longest. Each step is a task, so that others come in between. */
 static bool feed_step(struct worker *w, struct worker_slices *slices) {
     struct worker_watches *all = w->watches;
     struct list_node *n = all ? list_first(&all->due) : NULL;
@@ -158,7 +157,7 @@ static void watches_check(struct worker *w) {
     ev_timer_stop(w->loop, &all->again);
 }
 
-void watch_worker_closes(struct worker *w) {
+static void watch_worker_closes(struct worker *w) {
     if (w->watches)
         watches_check(w);
     memory_free(w->watches);
@@ -212,10 +211,8 @@ enum dispatch_result watch_dispatch(struct session *s, const struct request_clas
         watches_check(s->worker);
         return DISPATCHED;
     }
-    struct watch *watch = memory_zalloc(sizeof(*watch));
-    watch->session = s;
-    watch->lines = lines;
-    watch->words = all;
+    struct watch *watch = memory_alloc(sizeof(*watch));
+    *watch = (struct watch){.session = s, .lines = lines, .words = all};
     list_append(&watches->idle, &watch->link);
     watch_drop(s);
     push_of(s)->watch = watch;
@@ -223,3 +220,5 @@ enum dispatch_result watch_dispatch(struct session *s, const struct request_clas
     session_answer(s, k->command, "+OK\r\n", 5);
     return DISPATCHED;
 }
+
+const struct session_room watch_room = {.worker_closes = watch_worker_closes, .closes = watch_drop};

@@ -1,5 +1,5 @@
 /*
- * Subscriptions and MONITOR: pins whose messages go to the client as they arrive.
+ * Subscriptions and MONITOR: pins, each a feed, whose messages go to the client as they arrive.
  *
  *      SUBSCRIBE, PSUBSCRIBE ──> one feed, to any master      SSUBSCRIBE ──> a feed to the slot's node
  *      MONITOR ──> a feed to every master
@@ -7,12 +7,10 @@
  *      feed ── message, whole ──┬─ between two replies ──> client
  *                               └─ while a reply is being written: held until that has ended
  *
- * SUBSCRIBE and similar commands take a slot like any request. The request ends with its last confirmation, and later
- * requests wait for it, so the order is kept. Confirmations are counted, to know when the last subscription has ended.
- * Until then RESP2 permits few commands; with RESP3, and during MONITOR, other commands work as usual.
- *
- * A message is written in the client's protocol. HELLO may have changed the protocol since the feed was opened;
- * messages differ only in the first byte and in nulls.
+ * SUBSCRIBE and similar commands take a slot like any request, which ends with its last confirmation; later requests
+ * wait for it. Confirmations are counted, to know when the last subscription has ended. Until then RESP2 permits few
+ * commands; with RESP3, and during MONITOR, other commands work as usual. HELLO may change the client's protocol after
+ * the feed was opened: messages differ only in the first byte and in nulls.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -23,7 +21,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
-#include "proxy/session/push/private.h"
+#include "proxy/session/push/push.h"
 
 enum {
     HELD_MAX = 64 * 1024 * 1024, /* if there is no client-output-buffer-limit */
@@ -51,9 +49,8 @@ struct pubsub {
     int64_t channels, patterns;
     struct request *waiting; /* the request that waits for confirmations */
     int64_t expected;        /* how many are due */
-    struct text
-        again; /* the bytes of a SUBSCRIBE or similar, to repeat it after a redirect, or if its node is out of reach */
-    int slot;  /* its slot; -1: any */
+    struct text again;       /* a SUBSCRIBE or similar, to repeat after a redirect, or if its node is out of reach */
+    int slot;                /* its slot; -1: any */
     unsigned hops;
     struct text held; /* messages that wait for the end of a reply */
 };
@@ -131,12 +128,9 @@ static struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const 
     LIST_FOREACH(it, &p->feeds)
     if (node && LIST_ENTRY(it, struct feed, link)->node == node)
         return LIST_ENTRY(it, struct feed, link);
-    struct feed *f = memory_zalloc(sizeof(*f));
-    f->of = p;
-    f->node = node;
-    f->protocol = p->session->lane.protocol;
+    struct feed *f = memory_alloc(sizeof(*f));
+    *f = (struct feed){.of = p, .node = node, .protocol = p->session->lane.protocol};
     f->why = p->monitor ? PIN_MONITOR : PIN_SUBSCRIBED;
-    list_init(&f->link);
     struct upstream_pin_events events = {.arg = f, .message = feed_message, .lost = feed_lost};
     f->pin = pin_take(p->session, node, f->why, &events, error);
     if (!f->pin) {
@@ -173,7 +167,6 @@ static void map_is_there(struct call *c, const struct call_end *end) {
     struct pubsub *p = push_of(r->session)->pubsub; /* not NULL: otherwise the request would have been abandoned */
     invariant(p && p->waiting == r, "a subscription goes on that has ended");
     const char *error;
-    (void)end;
     if (subscribe_again(p, &error))
         return;
     p->waiting = NULL;
@@ -181,8 +174,8 @@ static void map_is_there(struct call *c, const struct call_end *end) {
     request_fail(r, error);
 }
 
-/* The first subscription could not be sent to `lost` (may be gone). Returns whether the request continues: at the node
- * that has taken over, or once the map shows whether there is one. */
+/* The first subscription could not be sent to `lost` (may be gone). Returns whether it continues: at the node that has
+ * taken over, or once the map shows whether there is one. */
 static bool pubsub_anew(struct pubsub *p, const struct upstream_node *lost) {
     struct request *r = p->waiting;
     const char *error;
@@ -289,8 +282,7 @@ static struct message message_read(const char *data, size_t len) {
 }
 
 /* Whether a message is a keyspace notification about a guard record, which clients must not see: in the record's own
- * channel (__keyspace@0__:lockkeeper:...), or in that of an event (__keyevent@0__:hset), where the key is the
- * message. */
+ * channel (__keyspace@0__:lockkeeper:...), or in an event's (__keyevent@0__:hset), where the key is the message. */
 static bool tells_of_guard(const char *data, size_t len) {
     static const char space[] = "__keyspace@", event[] = "__keyevent@";
     const size_t start = sizeof(space) - 1;
@@ -319,15 +311,14 @@ static void waiting_done(struct pubsub *p, const char *reply, size_t len) {
 /* Counts a confirmation, and passes it on with the client's own count: the client does not know about several nodes. */
 static void confirmed(struct feed *f, const struct message *m, const char *data, size_t len) {
     struct pubsub *p = f->of;
-    char number[RESP_HEADER_MAX];
     if (m->kind == MESSAGE_CHANNELS)
         p->channels = m->count - p->patterns;
     else if (m->kind == MESSAGE_PATTERNS)
         p->patterns = m->count - p->channels;
-    else
-        f->shards = m->count;
     if (m->kind == MESSAGE_SHARDS) {
+        char number[RESP_HEADER_MAX];
         struct text whole = {0};
+        f->shards = m->count;
         text_append(&whole, data, (size_t)(m->tail - data));
         text_append(&whole, number, resp_header_write(number, ':', pubsub_shards(p)));
         put_message(f, whole.data, whole.len);
@@ -358,8 +349,7 @@ static void refused(struct feed *f, const char *data, size_t len) {
     waiting_done(p, data, len);
 }
 
-/* Handles MONITOR's first line, the OK, which comes from every node. The client gets the last one, since from then on
- * it sees all commands. */
+/* Handles MONITOR's OK, which comes from every node. The client gets the last: from then on it sees all commands. */
 static bool greeting(struct feed *f, const char *data, size_t len) {
     struct pubsub *p = f->of;
     if (f->greeted)
@@ -508,30 +498,24 @@ static void unsubscribe_nothing(struct session *s, const struct request_class *k
 static enum dispatch_result sunsubscribe(struct session *s, const struct request_class *k) {
     struct pubsub *p = push_of(s)->pubsub;
     int64_t shards = p ? pubsub_shards(p) : 0;
-    int slot = k->request->argc > 1 ? pin_slot(s, k->command, k->request, k->bytes) : SLOT_NONE;
+    bool all = k->request->argc == 1, sent = false; /* all channels, on all nodes */
+    int slot = all ? SLOT_NONE : pin_slot(s, k->command, k->request, k->bytes);
     if (slot == SLOT_SEVERAL) {
         session_refuse(s, k->command, "CROSSSLOT Keys in request don't hash to the same slot");
-        return DISPATCHED;
-    }
-    if (shards > 0 && k->request->argc == 1) { /* all channels, on all nodes */
-        await(p, k->command, shards);
-        LIST_FOREACH(it, &p->feeds) {
-            struct feed *f = LIST_ENTRY(it, struct feed, link);
-            if (f->shards > 0)
-                upstream_pin_send(f->pin, k->bytes, k->request->len);
-        }
         return DISPATCHED;
     }
     struct upstream_node *node = upstream_node_of_slot(s->worker->upstream, slot);
     for (struct list_node *it = shards > 0 ? p->feeds.next : NULL; it && it != &p->feeds; it = it->next) {
         struct feed *f = LIST_ENTRY(it, struct feed, link);
-        if (f->node != node)
+        if (all ? f->shards == 0 : f->node != node)
             continue;
-        await(p, k->command, (int64_t)k->request->argc - 1);
+        if (!sent)
+            await(p, k->command, all ? shards : (int64_t)k->request->argc - 1);
+        sent = true;
         upstream_pin_send(f->pin, k->bytes, k->request->len);
-        return DISPATCHED;
     }
-    unsubscribe_nothing(s, k, shards);
+    if (!sent)
+        unsubscribe_nothing(s, k, shards);
     return DISPATCHED;
 }
 
@@ -646,21 +630,4 @@ enum dispatch_result pubsub_restricted(struct session *s, const struct request_c
     return DISPATCHED;
 }
 
-/* ---- the room -------------------------------------------------------------------------------------- */
-
-static void session_leaves(struct session *s) {
-    pubsub_drop(s);
-    tracking_drop(s);
-    watch_drop(s);
-}
-
-const struct session_room push_room = {
-    .worker_closes = watch_worker_closes,
-    .closes = session_leaves,
-    .pin_lane = tracking_pin_lane,
-    .request_over = tracking_request_over,
-    .reply_over = pubsub_release,
-    .before_call = tracking_before_call,
-    .lock_written = tracking_lock_written,
-    .tick = tracking_tick,
-};
+const struct session_room pubsub_room = {.closes = pubsub_drop, .reply_over = pubsub_release};

@@ -33,8 +33,10 @@ struct pubsub_counts {
     bool monitor;
 };
 struct pubsub_counts pubsub_count(const struct session *s);
-/* Ends all subscriptions: after RESET, or when the session has ended. */
+/* End all subscriptions; tracking, if there is any; the watch, if there is one: after RESET. */
 void pubsub_drop(struct session *s);
+void tracking_drop(struct session *s);
+void watch_drop(struct session *s);
 
 /* ---- tracking.c ---------------------------------------------------------------------------------- */
 
@@ -44,15 +46,11 @@ struct tracking_state {
     bool on, bcast;
 };
 struct tracking_state tracking_state(const struct session *s);
-/* Ends tracking, if there is any: after RESET, or when the session has ended. */
-void tracking_drop(struct session *s);
 
 /* ---- incident_watch.c ---------------------------------------------------------------------------- */
 
 /* Handles PROXY WATCH of a client with the right to it; `r` has its arguments from argument 2 on. */
 enum dispatch_result watch_dispatch(struct session *s, const struct request_class *k);
-/* Ends the watch, if there is one: after RESET, or when the session has ended. */
-void watch_drop(struct session *s);
 
-/* The room's callbacks for sessions. */
-extern const struct session_room push_room;
+/* The callbacks of each file. */
+extern const struct session_room pubsub_room, tracking_room, watch_room;

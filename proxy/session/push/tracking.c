@@ -1,20 +1,18 @@
 /*
  * CLIENT TRACKING, CACHING and NO-TOUCH, which change the state of a connection at the node. A session that uses them
- * has a dedicated lane, whose connections begin with these commands. Only its own requests use the lane, in the normal
- * way.
+ * has a dedicated lane, whose connections begin with these commands; only its own requests use it.
  *
  *      CLIENT TRACKING ON ──> all masters ──> OK: the session gets the lane       GET k ──> lane ──> the key's master
  *                                       └──> the first error: nothing changes
  *                                                           >2 invalidate k  <── between two replies ──┘
  *
- * With a lost connection the node forgets what the client has cached, so the client is told that its whole cache may be
- * stale.
+ * With a lost connection the node forgets what the client has cached, so its whole cache may be stale.
  */
 #include <string.h>
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/push/private.h"
+#include "proxy/session/push/push.h"
 
 enum { TRACKING_HEARS = HEARS_REQUEST | HEARS_CALL | HEARS_TICK };
 
@@ -34,9 +32,8 @@ struct tracking {
     bool reopen; /* BCAST: a connection is missing */
     uint64_t epoch;
     bool caching_new; /* the current command has set session->before */
-    /* BCAST with NOLOOP: the keys that the session's lock scripts have changed in this turn of the loop, each behind
-     * its length. */
-    struct text own;
+    struct text
+        own; /* BCAST with NOLOOP: keys that its lock scripts have changed in this turn, each behind its length */
     unsigned own_turn;
 };
 
@@ -52,10 +49,9 @@ struct wish {
 
 /* ---- the session's own writes ---------------------------------------------------------------------- */
 
-/* With NOLOOP a node sends a client no message about what the client itself has changed. With BCAST a node takes a
- * script for another client. So the proxy leaves out the keys that the session's own lock scripts have changed. A node
- * writes such a message right behind the script's answer, and both are read in one turn of the loop. If the message
- * comes in a later turn, the client gets it: a message too many does no harm. */
+/* With NOLOOP a node sends a client no message about the client's own changes, but with BCAST it takes a script for
+ * another client. So the proxy leaves out the keys that the session's lock scripts have changed, if the message comes
+ * in the same turn as the script's answer, as it usually does: a message too many does no harm. */
 
 static void own_turn(struct tracking *t) {
     unsigned turn = ev_iteration(t->session->worker->loop);
@@ -64,7 +60,7 @@ static void own_turn(struct tracking *t) {
     t->own_turn = turn;
 }
 
-void tracking_lock_written(struct session *s, const char *key, size_t len) {
+static void tracking_lock_written(struct session *s, const char *key, size_t len) {
     struct tracking *t = push_of(s)->tracking;
     if (!t || !(s->hears & HEARS_WRITES))
         return;
@@ -193,7 +189,7 @@ struct tracking_state tracking_state(const struct session *s) {
     return (struct tracking_state){true, t->modes.bcast};
 }
 
-void tracking_pin_lane(const struct session *s, struct upstream_lane *lane) {
+static void tracking_pin_lane(const struct session *s, struct upstream_lane *lane) {
     if (tracking_state(s).bcast)
         lane->dedicated = 0; /* the messages come over another connection */
 }
@@ -207,9 +203,8 @@ static void reopened(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* With BCAST, nodes send messages about keys that the client has not read: so all masters must be connected at any
- * time. */
-void tracking_tick(struct session *s) {
+/* With BCAST, nodes send messages about keys that the client has not read: so all masters must be connected. */
+static void tracking_tick(struct session *s) {
     struct tracking *t = push_of(s)->tracking;
     struct upstream *u = s->worker->upstream;
     if (!t || !t->modes.on || !t->modes.bcast || s->in_flight > 0 || s->queues ||
@@ -226,7 +221,7 @@ void tracking_tick(struct session *s) {
 
 /* ---- CACHING, before the next command ----------------------------------------------------------------- */
 
-struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len) {
+static struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len) {
     static const char yes[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
     static const char no[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";
     if (!push_of(s)->tracking || s->before == CACHING_NONE)
@@ -239,7 +234,7 @@ struct call *tracking_before_call(struct session *s, struct call *c, const char 
     return &before->call;
 }
 
-void tracking_request_over(struct session *s) {
+static void tracking_request_over(struct session *s) {
     struct tracking *t = push_of(s)->tracking;
     if (!t)
         return;
@@ -292,8 +287,7 @@ static void wish_part(struct call *c, const struct call_end *end) {
         wish_finish(r);
 }
 
-/* Asks all masters. The first command makes the lane, whose connections begin with it; later commands are sent over the
- * lane unchanged. */
+/* Asks all masters. The first command makes the lane, whose connections begin with it; later commands go over it. */
 static void wish_begin(struct session *s, const struct request_class *k, const struct wish *words) {
     struct wish *wish = memory_alloc(sizeof(*wish));
     struct request *request = request_new(s, k->command);
@@ -333,8 +327,7 @@ static void tracking_off(struct session *s, const struct command *c) {
     session_answer(s, c, "+OK\r\n", 5);
 }
 
-/* Whether a client with that number exists. Clients of other threads can't be checked: they count as existing if the
- * number was ever given. */
+/* Whether a client with that number exists; if it may belong to another thread, whether the number was ever given. */
 static bool client_exists(const struct session *s, int64_t id) {
     const struct worker *w = s->worker;
     LIST_FOREACH(it, &w->sessions)
@@ -352,8 +345,8 @@ static bool *mode_named(struct tracking_modes *modes, const struct request_class
                                           : NULL;
 }
 
-/* The error in the arguments after OFF, in Redis's order, or NULL. They are the same as after ON: without effect, but
- * checked. The client of REDIRECT must exist, and no node knows the numbers of the proxy's clients. */
+/* The error in the arguments after OFF, in Redis's order, or NULL: as after ON, and without effect. The client of
+ * REDIRECT must exist, and no node knows the numbers of the proxy's clients. */
 static const char *off_error(const struct session *s, const struct request_class *k) {
     struct tracking_modes modes;
     int64_t to = 0;
@@ -446,3 +439,12 @@ enum dispatch_result tracking_dispatch(struct session *s, const struct request_c
         class_pass(s, k, SLOT_NONE);
     return DISPATCHED;
 }
+
+const struct session_room tracking_room = {
+    .closes = tracking_drop,
+    .pin_lane = tracking_pin_lane,
+    .request_over = tracking_request_over,
+    .before_call = tracking_before_call,
+    .lock_written = tracking_lock_written,
+    .tick = tracking_tick,
+};

@@ -11,12 +11,10 @@
  *
  * A new attempt joins the end of the queue, and is not sent to Redis. If its time ends before it is the first one, the
  * refusal of another session's attempt since it came is its answer too. If there was none, its own attempt is sent
- * once. Waiting changes only which attempt is sent and when. The script alone grants the lock, and each attempt has a
- * token of its own.
+ * once. The script alone grants the lock, and each attempt has a token of its own.
  *
- * To the engine, a wait is one attempt, whose result it hears at the end: a session that has waited and got the lock
- * has not lost. All times here are of a monotonic clock. So the scripts are told for how long a session has waited, and
- * not since when.
+ * To the engine, a wait is one attempt, whose result it hears at the end. All times here are of a monotonic clock. So
+ * the scripts are told for how long a session has waited, and not since when.
  */
 #include <string.h>
 
@@ -55,8 +53,7 @@ struct wait {
     double called;        /* by worker_steady: when a release had the attempt sent; 0: no release did */
     double until, try_at; /* by worker_steady; try_at 0: the attempt is not known to be the first one */
     int64_t sent_ms;      /* when the attempt was last sent, by worker_steady_ms */
-    uint64_t
-        seen; /* the fence of the lease that refused the attempt; the fields below are what else the refusal said */
+    uint64_t seen;        /* the fence of the lease that refused the attempt; the next fields: what else it said */
     bool seen_leased : 1, seen_pooled : 1, seen_same : 1, seen_elsewhere : 1;
     uint8_t seen_suspects;
     bool last : 1;     /* the timer is set for the end of the wait */
@@ -268,8 +265,7 @@ static void wait_refuse(struct wait *t) {
     wait_finish(t, there ? WAIT_OVER : WAIT_GONE, &r);
 }
 
-/* Ends a wait as soon as possible: at once, with the answer to the attempt under way, or with the answer to a last
- * attempt. */
+/* Ends a wait as soon as possible: at once, or with the answer to the attempt under way or to a last attempt. */
 static void wait_end(struct wait *t) {
     struct waiting *waiting = worker_of(t)->shared->waiting;
     uint64_t fence;
@@ -340,8 +336,8 @@ static void wait_try_in(struct wait *t, int64_t ms) {
     wait_arm(t);
 }
 
-/* Returns in how many ms the first attempt is sent again, after it was refused: when the lease ends, or soon in any
- * case. The queue notes the time for any attempt that is the first one then. */
+/* Returns in how many ms the first attempt is sent again, after it was refused: when the lease ends, or soon. The queue
+ * notes the time for any attempt that is the first one then. */
 static int64_t next_look(struct wait *t, int64_t pttl_ms) {
     struct worker *w = worker_of(t);
     int64_t max_ms = t->deaf ? DEAF_MS : TRY_MS, ms = pttl_ms >= 0 && pttl_ms + 1 < max_ms ? pttl_ms + 1 : max_ms;
@@ -404,8 +400,7 @@ static void note_elsewhere(struct wait *t, const struct lock_result *r) {
                       r->waits_ms ? t->sent_ms - r->waits_ms : WAITING_NOBODY);
 }
 
-/* Refuses an attempt that has just joined, if it completes a circle of sessions that wait for each other. `l` is the
- * lock call that was refused. */
+/* Refuses an attempt that has just joined, by `l`, if it completes a circle of sessions that wait for each other. */
 static bool refuse_circle(struct wait *t, const struct lock_call *l) {
     struct worker *w = t->call->request->worker;
     struct text circle = {0};
@@ -425,8 +420,7 @@ static bool refuse_circle(struct wait *t, const struct lock_call *l) {
     return is;
 }
 
-/* The attempt has joined the queue of the lock that has refused it, and is parked there. The wait may end within this
- * call. */
+/* The attempt has joined the queue of the lock that has refused it, and is parked there. The wait may end here. */
 static void wait_queued(struct wait *t, const struct lock_envelope *e, enum waiting_joined joined) {
     if (joined == JOINED_FIRST)
         wait_try_in(t, next_look(t, e->result.pttl_ms));
@@ -507,7 +501,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     lock_answered(c, end);
 }
 
-/* Sends the attempt once more. The wait may end within this call. */
+/* Sends the attempt once more. The wait may end here. */
 static void wait_try(struct wait *t) {
     wait_unpark(t);
     struct call *c = t->call;
@@ -580,7 +574,6 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
 static void wait_started(struct wait *t) {
     invariant(t->call && !(t->call->request->session->delays & DELAY_EVENT), "a session waits twice");
     struct call *c = t->call;
-    list_init(&t->link);
     list_append(&waits_of_worker(c->request->worker)->sessions, &t->link);
     session_delay(c->request->session, DELAY_EVENT, true);
     counter_add(&c->request->worker->counters.waiting, 1);
@@ -634,8 +627,8 @@ static void serve(struct worker *w) {
         if (tries || waiter->yields_ms)
             t->called = worker_steady(w);
         int64_t look_ms = worker_steady_ms(w) + (waiter->yields_ms ? waiter->yields_ms : TRY_MS);
-        /* A session that yields to another proxy must not put off its next look, however often it finds the lock free
-         * meanwhile. */
+        /* A session that yields to another proxy must not put off its next look, if it finds the lock free meanwhile.
+         */
         if (!waiter->look_ms || (waiter->yields_ms && look_ms < waiter->look_ms)) {
             waiter->look_ms = look_ms; /* if its wait ends before that, the next session in the queue looks then */
             waiting_look(w->shared->waiting, waiter, look_ms);

@@ -5,19 +5,18 @@
  *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> proxies that listen ──┬─ PROCESS: its first waiter tries
  *      PUBLISH lockkeeper-freed ...                                               └─ others: nothing
  *
- * PROCESS is the proxy whose session has waited longest. Its first waiter is the session that has waited longest there.
- * If no attempt comes from PROCESS, the first waiter at the proxy of the release tries after a short time.
+ * PROCESS is the proxy whose session has waited longest. If no attempt comes from PROCESS, the first waiter at the
+ * proxy of the release tries after a short time.
  *
  * On a cluster each slot has its channel, with the TAG of the guard record's name, so a message goes only to the nodes
  * of the slot. PUBLISH is for other upstreams, and for nodes that do not know SPUBLISH.
  *
- * Each thread has its own connections for these channels, from the time when one of its sessions first waits. It has
- * one connection, or on a cluster one to each node. It listens for the slots of the locks for which its sessions wait.
- * The node ends a subscription (sunsubscribe) when the slot moves. The thread ends it when another slot needs its
- * place.
+ * Each thread has its own connections for these channels, from the time when one of its sessions first waits: one, or
+ * on a cluster one to each node. It listens for the slots of the locks for which its sessions wait. The node ends a
+ * subscription (sunsubscribe) when the slot moves, the thread when another slot needs its place.
  *
  * A lost message costs a moment: the first waiter asks for the lock at least every 100 ms. Each time, the thread
- * subscribes to the slot again if it has to.
+ * subscribes again if it has to.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,8 +137,7 @@ static bool begins(const char *text, size_t len, const char *with) {
     return len >= strlen(with) && strncasecmp(text, with, strlen(with)) == 0;
 }
 
-/* Handles a node's refusal to subscribe. The slot has moved, or the node does not know sharded channels, or it gives
- * another error. */
+/* Handles a node's refusal to subscribe: the slot has moved, the node does not know sharded channels, or others. */
 static void channel_refused(struct release_channel *channel, const char *text, size_t len) {
     struct release_channels *all = channel->of;
     bool ask;
@@ -205,7 +203,6 @@ static struct release_channel *channel_of(struct release_channels *all, const st
     if (!spare) {
         spare = memory_zalloc(sizeof(*spare));
         spare->of = all;
-        list_init(&spare->link);
         list_append(&all->all, &spare->link);
     }
     spare->node = node;
@@ -213,8 +210,7 @@ static struct release_channel *channel_of(struct release_channels *all, const st
     return spare;
 }
 
-/* Connects if there is no connection. Returns false if there is none afterwards, or if the node has refused a moment
- * ago. */
+/* Connects if there is no connection. False: there is none now, or the node has refused a moment ago. */
 static bool channel_connect(struct release_channel *channel, struct upstream_node *node) {
     struct worker *w = channel->of->worker;
     const struct upstream_pin_events events = {.arg = channel, .message = channel_message, .lost = channel_lost};
