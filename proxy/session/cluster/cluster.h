@@ -19,18 +19,18 @@ const char *masters_refuses(const struct session *s, const struct request_class 
 bool masters_asks_all(const struct request_class *k);
 
 /* Handles the CLUSTER commands in front of a cluster (cluster_command.c). */
-void cluster_dispatch(struct session *s, const struct request_class *k);
+enum dispatch_result cluster_dispatch(struct session *s, const struct request_class *k);
 /* The error in a CLUSTER request: an unknown subcommand, or a wrong number of arguments; NULL: none. The text is
  * composed in `out`. */
 enum { CLUSTER_WRONG_MAX = 256 };
 const char *cluster_wrong(const struct request_class *k, char *out, size_t size);
 
 /* Handles KEYS, SCAN and RANDOMKEY; removes guard records from the replies (keyspace.c). */
-void keyspace_dispatch(struct session *s, const struct request_class *k);
+enum dispatch_result keyspace_dispatch(struct session *s, const struct request_class *k);
 
 /* Forwards a request whose reply is an array of keys to the node of `slot`, and removes guard records from the
  * reply. */
-void keyspace_forward(struct session *s, const struct request_class *k, int slot);
+enum dispatch_result keyspace_forward(struct session *s, const struct request_class *k, int slot);
 
 /* Appends the reply of KEYS, SCAN or RANDOMKEY without guard records. */
 void keyspace_filter(const struct command *c, bool resp3, const char *reply, size_t len, struct text *out);
@@ -49,7 +49,7 @@ enum discovery discover(struct session *s, const struct resp_request *r, const c
 /* Whether only the node can find a request's keys. */
 bool discover_asks_keys(const struct command *c);
 /* Asks the node for a request's keys, and forwards the request to their node. */
-void discover_keys(struct session *s, const struct request_class *k);
+enum dispatch_result discover_keys(struct session *s, const struct request_class *k);
 
 /* The room's callbacks for workers. */
 extern const struct session_room cluster_room;

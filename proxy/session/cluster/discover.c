@@ -101,24 +101,10 @@ static bool row_room(struct worker *w) {
 
 /* ---- asking ------------------------------------------------------------------------------------ */
 
-/* What a request keeps: a name that a node is asked for, or a request that waits for its keys. */
-struct kept {
-    struct request_owner owner; /* first */
-    size_t len;
-    char bytes[];
-};
-
-static void keep(struct request *request, const char *bytes, size_t len) {
-    struct kept *kept = memory_alloc(sizeof(*kept) + len);
-    kept->len = len;
-    memcpy(kept->bytes, bytes, len);
-    request_own(request, &kept->owner, &request_owner_freed);
-}
-
 static void question_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct worker *w = r->worker;
-    const struct kept *name = REQUEST_OWNER(r, struct kept);
+    const struct request_kept *name = REQUEST_OWNER(r, struct request_kept);
     struct discovered *row = row_find(w, name->bytes, name->len);
     const char *answer = NULL, *p = end->reply; /* the element that describes the command; NULL: there is none */
     size_t len = 0;
@@ -152,7 +138,7 @@ static void question_done(struct call *c, const struct call_end *end) {
 
 static void ask(struct worker *w, struct request *request, const struct session *s, const char *name, size_t len) {
     struct upstream_lane lane = s->lane;
-    keep(request, name, len);
+    request_keep(request, name, len);
     request->call.done = question_done;
     lane.db = lane.dedicated = 0; /* the dedicated connection may be in MULTI */
     lane.protocol = 2;
@@ -200,50 +186,47 @@ bool discover_asks_keys(const struct command *c) {
     return c->id == COMMAND_UNKNOWN && ((const struct command_info *)(const void *)c)->ask_keys;
 }
 
-enum { SLOT_OF_GUARD = -3 /* a guard record is among the keys */ };
-
-/* Finds the slot of the keys in the node's reply; or SLOT_NONE, SLOT_SEVERAL, SLOT_OF_GUARD. */
-static int keys_slot(const struct request *r, const struct call_end *end) {
+/* Finds the slot of the keys in the node's reply; or SLOT_NONE. Returns NULL, or the error for the client. */
+static const char *keys_slot(const struct request *r, const struct call_end *end, int *slot) {
     const char *p = end->reply, *stop = p + end->len;
     struct resp_item array, key;
-    int slot = SLOT_NONE;
+    *slot = SLOT_NONE;
     if (!resp_item_read(&p, stop, &array) || array.type != '*' || array.null)
-        return SLOT_NONE; /* an error: the request has no keys, or is malformed, and the node reports the error */
+        return NULL; /* an error: the request has no keys, or is malformed, and the node reports the error */
     for (int64_t i = 0; i < array.num && resp_item_read(&p, stop, &key); i++) {
         if (!(r->command->flags & COMMAND_READONLY) && lock_guard_is(key.str, key.len))
-            return SLOT_OF_GUARD;
+            return GUARD_REFUSED;
         int at = slot_of_key(key.str, key.len);
-        if (slot >= 0 && at != slot)
-            return SLOT_SEVERAL;
-        slot = at;
+        if (*slot >= 0 && at != *slot)
+            return "CROSSSLOT Keys in request don't hash to the same slot";
+        *slot = at;
     }
-    return slot;
+    return NULL;
 }
 
 static void keys_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    const struct kept *kept = REQUEST_OWNER(r, struct kept);
+    const struct request_kept *kept = REQUEST_OWNER(r, struct request_kept);
+    int slot;
     if (end->error || !r->session) {
         request_fail(r, end->error ? end->error : "");
         return;
     }
-    int slot = keys_slot(r, end);
-    if (slot == SLOT_OF_GUARD) {
-        request_error(r, GUARD_REFUSED);
-    } else if (slot == SLOT_SEVERAL) {
-        request_error(r, "CROSSSLOT Keys in request don't hash to the same slot");
-    } else {
-        call_init(c, r, NULL);
-        call_submit(c, slot, kept->bytes, kept->len);
+    const char *error = keys_slot(r, end, &slot);
+    if (error) {
+        request_error(r, error);
+        return;
     }
+    call_init(c, r, NULL);
+    call_submit(c, slot, kept->bytes, kept->len);
 }
 
-void discover_keys(struct session *s, const struct request_class *k) {
+enum dispatch_result discover_keys(struct session *s, const struct request_class *k) {
     struct worker *w = s->worker;
     struct upstream_lane lane = s->lane;
     struct request *request = request_new(s, k->command);
     counter_add(&w->counters.requests_forwarded, 1);
-    keep(request, k->bytes, k->request->len);
+    request_keep(request, k->bytes, k->request->len);
     request->call.done = keys_done;
     request_barrier(request);
     lane.dedicated = 0; /* it may be in MULTI */
@@ -254,4 +237,5 @@ void discover_keys(struct session *s, const struct request_class *k) {
     for (size_t i = 0; i < k->request->argc; i++)
         build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
     call_submit_lane(&request->call, SLOT_NONE, &lane, w->build.data, w->build.len);
+    return DISPATCHED;
 }

@@ -233,13 +233,13 @@ static void login_tried(struct call *c, const struct call_end *end) {
 
 /* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until the reply. A pin that
  * watches keys has to change too: it gets the client's own command, unless that contains the proxy's own password. */
-static void change_start(struct session *s, const struct request_class *k, struct change *change, const char *probe) {
+static enum dispatch_result change_start(struct session *s, const struct request_class *k, struct change *change,
+                                         const char *probe) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
     bool own_password = change->authenticates && s->worker->config->requirepass;
     if (change->login && wrong_too_often(s, change->login)) {
         change_free(&change->owner);
-        session_refuse(s, k->command, "%s", LOCAL_TOO_OFTEN);
-        return;
+        return session_refuse(s, k->command, "%s", LOCAL_TOO_OFTEN);
     }
     struct request *request = request_new(s, k->command);
     request_own(request, &change->owner, &change_ops);
@@ -249,7 +249,7 @@ static void change_start(struct session *s, const struct request_class *k, struc
         change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? probe : NULL;
         request->call.done = login_tried;
         call_submit_login(&request->call, change->login);
-        return;
+        return DISPATCHED;
     }
     bool own = !probe || (pin && !own_password);
     const char *words = own ? k->bytes : probe;
@@ -258,6 +258,7 @@ static void change_start(struct session *s, const struct request_class *k, struc
         call_submit_pin(&request->call, pin, words, len, false);
     else
         call_submit_lane(&request->call, SLOT_NONE, &change->lane, words, len);
+    return DISPATCHED;
 }
 
 static struct change *change_new(const struct session *s) {
@@ -315,25 +316,17 @@ static const char *auth_login(struct session *s, struct change *change, const st
     return change_login(s, change, user, user_len, password, len);
 }
 
-static void do_auth(struct session *s, const struct request_class *k) {
-    if (k->request->argc > 3) {
-        session_refuse(s, k->command, "ERR syntax error");
-        return;
-    }
+static enum dispatch_result do_auth(struct session *s, const struct request_class *k) {
+    if (k->request->argc > 3)
+        return session_refuse(s, k->command, "ERR syntax error");
     struct change *change = change_new(s);
     const char *wrong = auth_login(s, change, k);
-    if (wrong) {
-        change_free(&change->owner);
-        session_refuse(s, k->command, "%s", wrong);
-        return;
-    }
-    if (s->worker->config->requirepass) { /* decided here: the node need not be asked */
+    if (!wrong && !s->worker->config->requirepass)
+        return change_start(s, k, change, session_hello(s));
+    if (!wrong) /* decided here: the node need not be asked */
         change_apply(s, change);
-        change_free(&change->owner);
-        session_answer(s, k->command, "+OK\r\n", 5);
-        return;
-    }
-    change_start(s, k, change, session_hello(s));
+    change_free(&change->owner);
+    return wrong ? session_refuse(s, k->command, "%s", wrong) : session_answer(s, k->command, "+OK\r\n", 5);
 }
 
 /* Reads HELLO's options. Returns NULL, or the error, which may be composed in *error. */
@@ -376,18 +369,16 @@ bool local_logs_in(const struct request_class *k) {
     return k->command->id == COMMAND_AUTH || (k->command->id == COMMAND_HELLO && i < k->request->argc);
 }
 
-static void do_hello(struct session *s, const struct request_class *k) {
+static enum dispatch_result do_hello(struct session *s, const struct request_class *k) {
     size_t len;
     const char *version = k->request->argc > 1 ? class_arg(k, 1, &len) : NULL;
     int64_t protocol = s->lane.protocol;
-    if (version && !resp_integer(version, len, &protocol)) {
-        session_refuse(s, k->command, "ERR Protocol version is not an integer or out of range");
-        return;
-    }
-    if (protocol != 2 && protocol != 3) {
-        session_refuse(s, k->command, "NOPROTO unsupported protocol version");
-        return;
-    }
+    if (session_doubted(s) && !local_logs_in(k))
+        return refuse_doubted(s, k->command);
+    if (version && !resp_integer(version, len, &protocol))
+        return session_refuse(s, k->command, "ERR Protocol version is not an integer or out of range");
+    if (protocol != 2 && protocol != 3)
+        return session_refuse(s, k->command, "NOPROTO unsupported protocol version");
     struct change *change = change_new(s);
     struct text error = {0};
     const char *wrong = hello_options(s, change, k, &error);
@@ -411,30 +402,27 @@ static void do_hello(struct session *s, const struct request_class *k) {
         session_refuse(s, k->command, "%s", wrong);
     }
     text_clear(&error);
+    return DISPATCHED;
 }
 
-static void do_select(struct session *s, const struct request_class *k) {
+static enum dispatch_result do_select(struct session *s, const struct request_class *k) {
     size_t len;
     const char *text = class_arg(k, 1, &len);
     int64_t db;
-    if (!resp_integer(text, len, &db) || db > INT32_MAX || db < INT32_MIN) {
-        session_refuse(s, k->command, "ERR value is not an integer or out of range");
-        return;
-    }
+    if (!resp_integer(text, len, &db) || db > INT32_MAX || db < INT32_MIN)
+        return session_refuse(s, k->command, "ERR value is not an integer or out of range");
     bool fits = db >= 0 && db <= DATABASES_MAX;
-    if (!fits && !upstream_is_cluster(s->worker->upstream)) {
-        session_refuse(s, k->command, "ERR DB index is out of range");
-        return;
-    }
+    if (!fits && !upstream_is_cluster(s->worker->upstream))
+        return session_refuse(s, k->command, "ERR DB index is out of range");
     struct change *change = change_new(s);
     change->lane.db = fits ? (uint32_t)db : s->lane.db;
     /* The node knows whether this user may select, and whether a cluster has several databases. */
-    change_start(s, k, change, fits ? NULL : "*2\r\n$6\r\nSELECT\r\n$2\r\n-1\r\n");
+    return change_start(s, k, change, fits ? NULL : "*2\r\n$6\r\nSELECT\r\n$2\r\n-1\r\n");
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------ */
 
-static void do_reset(struct session *s, const struct command *c) {
+static enum dispatch_result do_reset(struct session *s, const struct command *c) {
     transaction_drop(s);
     pubsub_drop(s);
     tracking_drop(s);
@@ -452,7 +440,7 @@ static void do_reset(struct session *s, const struct command *c) {
     commands_of(s)->no_evict = false;
     s->reply_mode = REPLY_ON;
     session_identify(s);
-    session_answer(s, c, "+RESET\r\n", 8);
+    return session_answer(s, c, "+RESET\r\n", 8);
 }
 
 void local_element(struct session *s, const struct transaction_item *item, const char *element, size_t len,
@@ -504,33 +492,23 @@ enum dispatch_result local_dispatch(struct session *s, const struct request_clas
         return DISPATCH_WAIT; /* another connection could overtake them */
     switch ((int)c->id) {
     case COMMAND_AUTH:
-        do_auth(s, k);
-        break;
+        return do_auth(s, k);
     case COMMAND_HELLO:
-        if (session_doubted(s) && !local_logs_in(k))
-            return refuse_doubted(s, c);
-        do_hello(s, k);
-        break;
+        return do_hello(s, k);
     case COMMAND_SELECT:
-        do_select(s, k);
-        break;
+        return do_select(s, k);
     case COMMAND_CLIENT:
         return client_dispatch(s, k);
+    case COMMAND_RESET:
+        return do_reset(s, c);
     case COMMAND_QUIT:
         request = request_new(s, c);
         request->close_after = true;
         s->barrier++; /* requests after QUIT are ignored */
         request_reply(request, "+OK\r\n", 5, true);
-        break;
-    case COMMAND_RESET:
-        do_reset(s, c);
-        break;
+        return DISPATCHED;
     default: /* READONLY, READWRITE, ASKING: without effect on a proxy of a cluster */
-        if (upstream_is_cluster(s->worker->upstream))
-            session_answer(s, c, "+OK\r\n", 5);
-        else
-            class_pass(s, k, SLOT_NONE);
-        break;
+        return upstream_is_cluster(s->worker->upstream) ? session_answer(s, c, "+OK\r\n", 5)
+                                                        : class_pass(s, k, SLOT_NONE);
     }
-    return DISPATCHED;
 }

@@ -43,22 +43,13 @@ enum { RENEWALS_AT_ONCE = 4096, TIME_TEXT_MAX = 32, REPLY_MAX = 512, MARK_SLOT =
 /* ---- what is held ------------------------------------------------------------------------------------- */
 
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes) {
+    static const char *const changes[] = {"load", "delete", "flush", "restore", NULL};
     if (!c || (c->flags & COMMAND_WRITE))
         return true; /* unknown: it may write */
-    switch ((int)c->id) {
-    case COMMAND_EVAL:
-    case COMMAND_EVALSHA:
-    case COMMAND_FCALL:
-    case COMMAND_PFCOUNT:
-    case COMMAND_PUBLISH:
-    case COMMAND_SPUBLISH:
-        return true;
-    case COMMAND_FUNCTION:
-        return r->argc > 1 && (request_arg_is(r, bytes, 1, "load") || request_arg_is(r, bytes, 1, "delete") ||
-                               request_arg_is(r, bytes, 1, "flush") || request_arg_is(r, bytes, 1, "restore"));
-    default:
-        return false;
-    }
+    if (c->id == COMMAND_FUNCTION)
+        return r->argc > 1 && request_arg_choice(r, bytes, 1, changes) >= 0;
+    return c->id == COMMAND_EVAL || c->id == COMMAND_EVALSHA || c->id == COMMAND_FCALL || c->id == COMMAND_PFCOUNT ||
+           c->id == COMMAND_PUBLISH || c->id == COMMAND_SPUBLISH;
 }
 
 static bool a_master_is_lost(const struct upstream *u) {

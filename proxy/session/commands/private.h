@@ -25,46 +25,7 @@ static inline struct command_state *commands_of(const struct session *s) {
     return session_room(s, ROOM_COMMANDS);
 }
 
-/* ---- classify.c -------------------------------------------------------------------------------------- */
-
-/* The ways of requests. */
-enum way {
-    WAY_LATER, /* earlier requests have to end first */
-
-    WAY_SESSION, /* local: answered here */
-    WAY_PROXY,
-    WAY_REFUSED,     /* refused with `error` */
-    WAY_UNSUPPORTED, /* refused with the reason of refuse_unsupported */
-    WAY_CLOSE,
-
-    WAY_LOCK,    /* lock: a script, since the command concerns one lock */
-    WAY_CLOBBER, /* a command that removes or replaces several locks */
-    WAY_FENCED,  /* a write of fenced data, with a check of the lock */
-    WAY_SCRIPT,  /* the application's script on locks, between two steps */
-
-    WAY_SPLIT, /* split: several calls, one reply */
-    WAY_MASTERS,
-    WAY_CLUSTER,
-    WAY_KEYSPACE,
-
-    WAY_BLOCKING, /* pinned: over a connection that only the session uses */
-    WAY_TRANSACTION,
-    WAY_PUBSUB,
-
-    WAY_AUDIT,    /* forward, and a rule looks at the reply */
-    WAY_PERMITS,  /* forward, and the ledger of permits reads the reply */
-    WAY_SHOWN,    /* forward, and a hash lock's holder may be in the reply */
-    WAY_ADVISE,   /* forward, and PROXY ADVISE looks at the reply */
-    WAY_ASK_KEYS, /* forward to the node of its keys, which a node is asked for */
-    WAY_FORWARD
-};
-
-/* Fills *k, behind class_begin, and returns the request's way. *error: for WAY_REFUSED, static; else NULL. Call
- * class_clear afterwards. */
-enum way classify(struct session *s, struct request_class *k, const char **error);
-/* Does the same for a command on one key, argument `key`, with the rule that watches it. */
-enum way classify_key(struct session *s, struct request_class *k, uint32_t key, const struct lock_rule *rule,
-                      const char **error);
+#define CROSSSLOT "CROSSSLOT Keys in request don't hash to the same slot"
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 
@@ -135,14 +96,6 @@ bool client_name_ok(const char *name, size_t len);
 #define CLIENT_NAME_REFUSED "ERR Client names cannot contain spaces, newlines or special characters."
 /* Replaces a text of the session; len 0: removes it. */
 void client_set_text(char **field, const char *text, size_t len);
-
-/* Runs CLIENT LIST KILL PAUSE UNPAUSE UNBLOCK. False: the arguments are invalid, or it is another subcommand; the node
- * reports the error. */
-bool client_admin(struct session *s, const struct request_class *k);
-
-/* Appends the client's line of CLIENT LIST, with its line feed; `reading`: the length of its current request, 0: it is
- * not known. */
-void client_show(const struct session *s, size_t reading, struct text *out);
 
 /* ---- pause.c ----------------------------------------------------------------------------------------- */
 

@@ -47,12 +47,6 @@ static const char *const FOR_ALL[] = {"help", "lock", "token", "release", "notif
 /* Subcommands that need the right to change. */
 static const char *const CHANGING[] = {"reload", "witness", "pause", "resume", "switch", NULL};
 
-static bool subcommand_among(const struct request_class *k, const char *const *names) {
-    while (*names && !class_arg_is(k, 1, *names))
-        names++;
-    return *names != NULL;
-}
-
 /* Whether the session needs no right at Redis. */
 static bool is_admin(const struct session *s) {
     const struct config_words *users = &s->worker->config->admin_users;
@@ -132,9 +126,9 @@ void rights_ask_unauthenticated(struct worker *w) {
 static bool rights_wanted(struct session *s, const struct request_class *k, enum dispatch_result *result) {
     struct worker *w = s->worker;
     char word[16];
-    if (k->request->argc < 2 || subcommand_among(k, FOR_ALL) || is_admin(s))
+    if (k->request->argc < 2 || class_arg_choice(k, 1, FOR_ALL) >= 0 || is_admin(s))
         return false;
-    bool changes = subcommand_among(k, CHANGING);
+    bool changes = class_arg_choice(k, 1, CHANGING) >= 0;
     *result = DISPATCH_WAIT;
     if (!changes && session_is_stranger(s)) {
         rights_ask_unauthenticated(w);
@@ -381,9 +375,8 @@ static enum dispatch_result proxy_explain(struct session *s, const struct reques
             pair(&x, "node", node);
         end_map(&x, &reply);
     }
-    session_answer_text(s, k->command, &reply);
     text_clear(&x.body);
-    return DISPATCHED;
+    return session_answer_text(s, k->command, &reply);
 }
 
 /* ---- the family ---------------------------------------------------------------------------------- */
@@ -402,10 +395,9 @@ static enum dispatch_result proxy_semaphore(struct session *s, const struct comm
     x.count += 2;
     pair_of(&x, "holders", holders.len > 0 ? holders.data : "", holders.len);
     end_map(&x, &reply);
-    session_answer_text(s, c, &reply);
     text_clear(&holders);
     text_clear(&x.body);
-    return DISPATCHED;
+    return session_answer_text(s, c, &reply);
 }
 
 static enum dispatch_result proxy_lock(struct session *s, const struct request_class *k, enum lock_ask what) {
@@ -414,14 +406,10 @@ static enum dispatch_result proxy_lock(struct session *s, const struct request_c
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule && rule->permits && what == LOCK_ASK_ALL)
         return proxy_semaphore(s, k->command, key, len);
-    if (!lock_rule_for(s, key, len)) {
-        session_refuse(s, k->command, "ERR the key matches no lock rule that is enforced; see PROXY RULES");
-        return DISPATCHED;
-    }
-    if (len > LOCK_NAME_MAX) {
-        session_refuse(s, k->command, "%s", LOCK_NAME_REFUSED);
-        return DISPATCHED;
-    }
+    if (!lock_rule_for(s, key, len))
+        return session_refuse(s, k->command, "ERR the key matches no lock rule that is enforced; see PROXY RULES");
+    if (len > LOCK_NAME_MAX)
+        return session_refuse(s, k->command, "%s", LOCK_NAME_REFUSED);
     return lock_ask(s, k->command, what, key, len);
 }
 

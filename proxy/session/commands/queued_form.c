@@ -59,25 +59,17 @@ static void queued_done(struct call *c, const struct call_end *end) {
         call_answer(c, end);
 }
 
-/* Keeps the first error of a command's parts. */
-struct part_error {
-    struct request_owner owner; /* first */
-    char text[TRANSACTION_ERROR_MAX];
-};
-
+/* Ends a part of a command; its request keeps the first error. */
 static void queued_part_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     char text[TRANSACTION_ERROR_MAX];
     const char *error = queued_error(c, end, text, sizeof(text));
-    if (error && !r->owner) {
-        struct part_error *first = memory_alloc(sizeof(*first));
-        snprintf(first->text, sizeof(first->text), "%s", error);
-        request_own(r, &first->owner, &request_owner_freed);
-    }
+    if (error && !r->owner)
+        request_keep(r, error, strnlen(error, TRANSACTION_ERROR_MAX - 1));
     if (--r->parts_left > 0)
         return;
     if (r->owner)
-        request_error(r, REQUEST_OWNER(r, struct part_error)->text);
+        request_error(r, REQUEST_OWNER(r, struct request_kept)->bytes);
     else
         request_reply(r, QUEUED, sizeof(QUEUED) - 1, true);
 }
@@ -93,19 +85,22 @@ static struct transaction_item *item_add(struct transaction *t, enum item_kind k
 }
 
 /* Sends one queued command in a call. */
-static void queue_call(struct session *s, struct call *call, const char *bytes, size_t len, bool rewritten) {
+static enum dispatch_result queue_call(struct session *s, struct call *call, const char *bytes, size_t len,
+                                       bool rewritten) {
     struct transaction *t = transaction_of(s);
     call->index = (uint32_t)(t->slot + 1);
     call->count = rewritten;
     t->count++;
     call_submit_pin(call, t->pin, bytes, len, false);
+    return DISPATCHED;
 }
 
-static void queue_one(struct session *s, const struct command *c, const char *bytes, size_t len, bool rewritten) {
+static enum dispatch_result queue_one(struct session *s, const struct command *c, const char *bytes, size_t len,
+                                      bool rewritten) {
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
-    queue_call(s, &request->call, bytes, len, rewritten);
+    return queue_call(s, &request->call, bytes, len, rewritten);
 }
 
 /* How a command without locks is queued. */
@@ -146,39 +141,38 @@ static enum dispatch_result queue_as(struct session *s, const struct request_cla
         t->early_bytes += len;
     }
     if (form != QUEUED_PLAIN) {
-        struct transaction_item *item = item_add(t, ITEM_MADE, 1, c, form == QUEUED_KEYS ? 0 : len);
+        struct transaction_item *item = item_add(t, ITEM_PLAIN, 1, c, form == QUEUED_KEYS ? 0 : len);
         memcpy(item->bytes, k->bytes, item->len);
         item->element = form == QUEUED_KEYS ? element_of_keys : local_element;
     }
-    queue_one(s, c, k->bytes, len, form != QUEUED_PLAIN);
-    return DISPATCHED;
+    return queue_one(s, c, k->bytes, len, form != QUEUED_PLAIN);
 }
 
 /* ---- lock keys ------------------------------------------------------------------------------------- */
 
 /* Refuses more locks than a transaction may have: each is kept until EXEC, with its script's arguments. */
 static bool too_many_locks(struct session *s, const struct command *c, size_t more) {
-    if (transaction_of(s)->lock_count + more <= LOCKS_MAX)
-        return false;
-    transaction_refuse(s, c, "ERR too many lock commands in one transaction");
-    return true;
+    bool many = transaction_of(s)->lock_count + more > LOCKS_MAX;
+    if (many)
+        transaction_refuse(s, c, "ERR too many lock commands in one transaction");
+    return many;
 }
 
 /* Queues the script that lock_prepare has left in w->build, as one element, over this call. */
-static void queue_script(struct session *s, struct call *call, const struct command *c, enum item_kind kind,
-                         struct lock_call *lock, uint32_t group) {
+static enum dispatch_result queue_script(struct session *s, struct call *call, const struct command *c,
+                                         enum item_kind kind, struct lock_call *lock, uint32_t group) {
     struct worker *w = s->worker;
     transaction_of(s)->lock_count++;
     item_add(transaction_of(s), kind, group, c, 0)->lock = lock;
-    queue_call(s, call, w->build.data, w->build.len, true);
+    return queue_call(s, call, w->build.data, w->build.len, true);
 }
 
 /* Queues the script as a request's only call, or as a step before or after an application's script. */
-static void queue_step(struct session *s, const struct command *c, enum item_kind kind, struct lock_call *lock,
-                       call_done_fn done) {
+static enum dispatch_result queue_step(struct session *s, const struct command *c, enum item_kind kind,
+                                       struct lock_call *lock, call_done_fn done) {
     struct request *request = request_new(s, c);
     request->call.done = done;
-    queue_script(s, &request->call, c, kind, lock, 1);
+    return queue_script(s, &request->call, c, kind, lock, 1);
 }
 
 /* Turns SETEX, PSETEX, or a SET without NX, XX and GET, after WATCH and GET of its key (K3) into a swap that replies as
@@ -197,33 +191,32 @@ static void compare_and_set(const struct session *s, const char *key, size_t len
     }
 }
 
-static void queue_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                       struct lock_command *lc, const struct lock_rule *rule) {
+static enum dispatch_result queue_lock(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes, struct lock_command *lc, const struct lock_rule *rule) {
     struct lock_words words;
     char error[TRANSACTION_ERROR_MAX];
-    if (!lock_words_of(&words, r, bytes, lc->script)) {
-        transaction_refuse(s, c, "ERR syntax error");
-        return;
-    }
-    if (rule->quorum == LOCK_QUORUM_YES && lock_quorum_refuses(s, c, r, bytes, error, sizeof(error))) {
-        transaction_refuse(s, c, "%s", error);
-        return;
-    }
+    if (too_many_locks(s, c, 1))
+        return DISPATCHED;
+    if (!lock_words_of(&words, r, bytes, lc->script))
+        return transaction_refuse(s, c, "ERR syntax error");
+    if (rule->quorum == LOCK_QUORUM_YES && lock_quorum_refuses(s, c, r, bytes, error, sizeof(error)))
+        return transaction_refuse(s, c, "%s", error);
     size_t len;
     const char *key = lock_word(&words, 1, &len);
     compare_and_set(s, key, len, rule, lc);
-    queue_step(s, c, ITEM_LOCK, lock_prepare(s, &transaction_of(s)->locks, rule, lc, key, len, &words), queued_done);
+    return queue_step(s, c, ITEM_LOCK, lock_prepare(s, &transaction_of(s)->locks, rule, lc, key, len, &words),
+                      queued_done);
 }
 
 /* Queues DEL and UNLINK of several keys: one script for each lock key, one command for the others. */
-static void queue_release(struct session *s, const struct request_class *k) {
+static enum dispatch_result queue_release(struct session *s, const struct request_class *k) {
     struct transaction *t = transaction_of(s);
     struct worker *w = s->worker;
     const struct command *c = k->command;
     size_t locks = class_locks(k), others = k->key_count - locks, len;
     struct lock_words name = {k->bytes, k->request->argv, 1};
     if (too_many_locks(s, c, locks))
-        return;
+        return DISPATCHED;
     uint32_t group = (uint32_t)(locks + (others > 0));
     struct request *request = request_new(s, c);
     request->parts_left = 1;
@@ -250,6 +243,7 @@ static void queue_release(struct session *s, const struct request_class *k) {
     }
     struct call_end none = {.reply = QUEUED, .len = sizeof(QUEUED) - 1};
     queued_part_done(&request->call, &none); /* gives back the part held here */
+    return DISPATCHED;
 }
 
 /* The note for the key that PROXY ADVISE wants to see outside of all rules; NULL: there is none. */
@@ -284,7 +278,7 @@ static bool queue_audited(struct session *s, const struct request_class *k) {
     if (!note)
         return false;
     transaction_of(s)->lock_count++;
-    item_add(transaction_of(s), ITEM_AUDIT, 1, k->command, 0)->note = note;
+    item_add(transaction_of(s), ITEM_PLAIN, 1, k->command, 0)->note = note;
     return true;
 }
 
@@ -298,18 +292,18 @@ static void queue_permits(struct session *s, const struct request_class *k) {
         semaphore_passes(s, k);
     if (note) {
         t->lock_count++;
-        item_add(t, ITEM_PERMITS, 1, k->command, 0)->permits = note;
+        item_add(t, ITEM_PLAIN, 1, k->command, 0)->permits = note;
     }
 }
 
 /* Queues an application's script, between two steps for each of its lock keys. */
-static void queue_application(struct session *s, const struct request_class *k) {
+static enum dispatch_result queue_application(struct session *s, const struct request_class *k) {
     struct lock_queue *queue = &transaction_of(s)->locks;
     const struct command *c = k->command;
     const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
     size_t locks = class_locks(k), n = 0;
     if (too_many_locks(s, c, 2 * locks))
-        return;
+        return DISPATCHED;
     struct lock_call **calls = memory_alloc((locks + 1) * sizeof(struct lock_call *));
     for (size_t i = 0; i < k->key_count; i++)
         if (class_enforced(k, i))
@@ -319,55 +313,48 @@ static void queue_application(struct session *s, const struct request_class *k) 
         queue_step(s, c, ITEM_FIRST, NULL, call_swallow); /* EXEC's array contains the result */
     }
     if (!queue_audited(s, k) && queue->quorum)
-        item_add(transaction_of(s), ITEM_AUDIT, 1, c, 0);
+        item_add(transaction_of(s), ITEM_PLAIN, 1, c, 0);
     queue_one(s, c, k->bytes, k->request->len, false);
     for (size_t i = 0; i < n; i++) {
         script_build_behind(s, queue, calls[i], &words, k->key_count, true);
         queue_step(s, c, ITEM_STEP, calls[i], call_swallow);
     }
     memory_free(calls);
+    return DISPATCHED;
 }
 
 /* Queues a command that removes or replaces lock keys. */
-static void queue_clobber(struct session *s, const struct request_class *k) {
+static enum dispatch_result queue_clobber(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     if (too_many_locks(s, c, 1))
-        return;
+        return DISPATCHED;
     counter_add(&s->worker->counters.requests_locks, 1);
     struct lock_call *lock = lock_prepare_clobber(s, &transaction_of(s)->locks, k);
-    if (lock)
-        queue_step(s, c, ITEM_LOCK, lock, queued_done);
-    else
-        transaction_refuse(s, c, "%s", LOCK_TOO_MANY_KEYS);
+    return lock ? queue_step(s, c, ITEM_LOCK, lock, queued_done) : transaction_refuse(s, c, "%s", LOCK_TOO_MANY_KEYS);
 }
 
 /* Queues a command with keys once its node is ready: as a script, or unchanged. */
-static void queue_keys(struct session *s, const struct request_class *k) {
+static enum dispatch_result queue_keys(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     struct lock_command lc;
     switch (lock_meaning_of(k, &lc)) {
     case MEANS_LOCK:
-        if (!too_many_locks(s, c, 1))
-            queue_lock(s, c, k->request, k->bytes, &lc, class_rule(k, 0));
-        break;
+        return queue_lock(s, c, k->request, k->bytes, &lc, class_rule(k, 0));
     case MEANS_RELEASES:
-        queue_release(s, k);
-        break;
+        return queue_release(s, k);
     case MEANS_SCRIPT:
-        queue_application(s, k);
-        break;
+        return queue_application(s, k);
     case MEANS_CLOBBERS:
-        queue_clobber(s, k);
-        break;
+        return queue_clobber(s, k);
     case MEANS_SHOWS:
     case MEANS_NOTHING:
-        if (k->semaphores)
-            queue_permits(s, k);
-        else
-            queue_audited(s, k);
-        queue_one(s, c, k->bytes, k->request->len, false);
         break;
     }
+    if (k->semaphores)
+        queue_permits(s, k);
+    else
+        queue_audited(s, k);
+    return queue_one(s, c, k->bytes, k->request->len, false);
 }
 
 static void element_of_fenced(struct session *s, const struct transaction_item *item, const char *element, size_t len,
@@ -376,20 +363,20 @@ static void element_of_fenced(struct session *s, const struct transaction_item *
 }
 
 /* Queues a write of fenced data, together with the check whether its session has lost the lock when EXEC runs. */
-static void queue_fenced(struct session *s, const struct request_class *k) {
+static enum dispatch_result queue_fenced(struct session *s, const struct request_class *k) {
     struct transaction *t = transaction_of(s);
     const struct command *c = k->command;
     if (too_many_locks(s, c, 1))
-        return;
+        return DISPATCHED;
     counter_add(&s->worker->counters.requests_locks, 1);
     struct fence_question *question = fence_prepare(s, &t->locks, k);
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
     t->lock_count++;
-    struct transaction_item *item = item_add(t, ITEM_MADE, 1, c, 0);
+    struct transaction_item *item = item_add(t, ITEM_PLAIN, 1, c, 0);
     item->element = element_of_fenced;
     item->question = question;
-    queue_call(s, &request->call, s->worker->build.data, s->worker->build.len, true);
+    return queue_call(s, &request->call, s->worker->build.data, s->worker->build.len, true);
 }
 
 static enum dispatch_result queue_class(struct session *s, const struct request_class *k) {
@@ -399,7 +386,7 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
     if (k->writes_guard)
         return transaction_refuse(s, c, "%s", GUARD_REFUSED);
     if (slot == SLOT_SEVERAL)
-        return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+        return transaction_refuse(s, c, CROSSSLOT);
     if (slot < 0) { /* no keys, or malformed ones of which the node may see some, as in MSET k */
         bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
         if (placed)
@@ -416,11 +403,9 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
     if (lacks)
         return transaction_refuse(s, c, "%s", lacks);
     enum readiness ready = transaction_ready(s, c, slot);
-    if (ready == READY && verdict == FENCE_CHECKED)
-        queue_fenced(s, k);
-    else if (ready == READY)
-        queue_keys(s, k);
-    return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
+    if (ready != READY)
+        return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
+    return verdict == FENCE_CHECKED ? queue_fenced(s, k) : queue_keys(s, k);
 }
 
 static enum dispatch_result queue_by_key(struct session *s, const struct request_class *k) {
@@ -487,7 +472,7 @@ static enum dispatch_result queue_pubsub(struct session *s, const struct request
         return refuse_own(s, c);
     int slot = pin_slot(s, c, k->request, k->bytes);
     if (slot == SLOT_SEVERAL)
-        return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+        return transaction_refuse(s, c, CROSSSLOT);
     transaction_of(s)->unclean = true;
     return queue_as(s, k, slot, QUEUED_PLAIN);
 }

@@ -141,47 +141,34 @@ static const char *script_refusal(const struct transaction *t, const struct tran
     return error;
 }
 
+static bool item_is_step(const struct transaction_item *item) {
+    return item->kind == ITEM_FIRST || item->kind == ITEM_STEP;
+}
+
 /* Appends the client's part of an element. */
 static void item_reply(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
                        size_t len, struct text *out) {
     struct call_end end = {.reply = element, .len = len};
     struct lock_call *lock = item->lock;
     struct lock_answer part;
-    const char *refusal = item->kind == ITEM_AUDIT ? script_refusal(t, item) : NULL;
-    switch (item->kind) {
-    case ITEM_PLAIN:
-        text_append(out, element, len);
-        break;
-    case ITEM_AUDIT:
-        if (refusal)
-            text_printf(out, "-%s\r\n", refusal);
-        else
-            text_append(out, element, len);
-        if (item->note)
-            audit_end(t->worker, s, item->note, &end);
-        item->note = NULL;
-        break;
-    case ITEM_PERMITS:
-        text_append(out, element, len);
-        permit_note_end(t->worker, s, item->permits, &end);
-        item->permits = NULL;
-        break;
-    case ITEM_MADE:
-        item->element(s, item, element, len, out);
-        break;
-    case ITEM_FIRST:
-        break;
-    case ITEM_LOCK: /* a lock script's envelope */
-    case ITEM_STEP:
-        invariant(lock, "a lock call ends twice");
-        item->lock = NULL;
+    part.end = end;
+    part.end.error = item->kind == ITEM_PLAIN ? script_refusal(t, item) : NULL;
+    invariant(lock || (item->kind != ITEM_LOCK && item->kind != ITEM_STEP), "a lock call ends twice");
+    item->lock = NULL;
+    if (lock)
         lock_finish_queued(t->worker, s, lock, &end, t->replicas, &part);
-        if (item->kind == ITEM_LOCK && part.end.error)
-            text_printf(out, "-%s\r\n", part.end.error);
-        else if (item->kind == ITEM_LOCK)
-            text_append(out, part.end.reply, part.end.len);
-        break;
-    }
+    if (item->element)
+        item->element(s, item, element, len, out);
+    else if (!item_is_step(item) && part.end.error)
+        text_printf(out, "-%s\r\n", part.end.error);
+    else if (!item_is_step(item))
+        text_append(out, part.end.reply, part.end.len);
+    if (item->note)
+        audit_end(t->worker, s, item->note, &end);
+    if (item->permits)
+        permit_note_end(t->worker, s, item->permits, &end);
+    item->note = NULL;
+    item->permits = NULL;
 }
 
 static struct transaction_item *item_here(struct transaction *t, const struct elements *e) {
@@ -337,8 +324,7 @@ static void exec_answer(struct request *r, struct transaction *t, const struct c
     int64_t shown = t->count;
     LIST_FOREACH(it, &t->items) {
         const struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
-        bool step = item->kind == ITEM_FIRST || item->kind == ITEM_STEP;
-        shown -= step ? 1 : item->group > 1 ? item->group - 1 : 0;
+        shown -= item_is_step(item) ? 1 : item->group > 1 ? item->group - 1 : 0;
     }
     invariant(shown >= 0 && shown <= t->count, "%lld elements of %u", (long long)shown, t->count);
     text_commit(&out, resp_header_write(text_reserve(&out, RESP_HEADER_MAX), '*', shown));
@@ -533,10 +519,12 @@ static void left(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
-void transaction_leave(struct transaction *t, struct request *request, const char *command, const char *reply) {
+enum dispatch_result transaction_leave(struct transaction *t, struct request *request, const char *command,
+                                       const char *reply) {
     struct leaving *leaving = memory_alloc(sizeof(*leaving));
     *leaving = (struct leaving){.transaction = t, .reply = reply};
     request_own(request, &leaving->owner, &request_owner_freed);
     request->call.done = left;
     call_submit_pin(&request->call, t->pin, command, strlen(command), false);
+    return DISPATCHED;
 }

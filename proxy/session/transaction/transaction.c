@@ -85,8 +85,7 @@ enum dispatch_result transaction_refuse(struct session *s, const struct command 
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     transaction_of(s)->aborted = true;
-    session_refuse(s, c, "%s", text);
-    return DISPATCHED;
+    return session_refuse(s, c, "%s", text);
 }
 
 static bool pin_to(struct session *s, struct upstream_node *node, int slot, const char **error) {
@@ -124,15 +123,9 @@ static enum anew begin_anew(struct call *c, const struct call_end *end) {
 
 static void watch_done(struct call *c, const struct call_end *end);
 
-/* A WATCH in flight, kept to repeat it. */
-struct watch {
-    struct request_owner owner; /* first */
-    size_t len;
-    char bytes[];
-};
-
+/* Sends a WATCH, which its request keeps. */
 static void watch_send(struct request *request) {
-    const struct watch *kept = REQUEST_OWNER(request, struct watch);
+    const struct request_kept *kept = REQUEST_OWNER(request, struct request_kept);
     invariant(transaction_of(request->session) && transaction_of(request->session)->pin, "a WATCH has no connection");
     call_init(&request->call, request, watch_done);
     call_submit_pin(&request->call, transaction_of(request->session)->pin, kept->bytes, kept->len, false);
@@ -233,10 +226,7 @@ static enum dispatch_result watch(struct session *s, const struct request_class 
         return DISPATCHED;
     }
     struct request *request = request_new(s, k->command);
-    struct watch *kept = memory_alloc(sizeof(*kept) + k->request->len);
-    kept->len = k->request->len;
-    memcpy(kept->bytes, k->bytes, k->request->len);
-    request_own(request, &kept->owner, &request_owner_freed);
+    request_keep(request, k->bytes, k->request->len);
     watch_note(s, k);
     request_barrier(request);
     t->hops = t->unsent = 0;
@@ -257,13 +247,10 @@ static enum dispatch_result unwatch(struct session *s, const struct command *c) 
     struct transaction *t = transaction_of(s);
     if (s->in_flight > 0)
         return DISPATCH_WAIT;
-    if (t && t->pin) {
-        transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nUNWATCH\r\n", NULL);
-    } else {
-        transaction_drop(s);
-        session_answer(s, c, "+OK\r\n", 5);
-    }
-    return DISPATCHED;
+    if (t && t->pin)
+        return transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nUNWATCH\r\n", NULL);
+    transaction_drop(s);
+    return session_answer(s, c, "+OK\r\n", 5);
 }
 
 /* ---- MULTI ----------------------------------------------------------------------------------------- */
@@ -328,17 +315,15 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
         transaction_drop(s);
         if (pin_await_map_first(s, upstream_any_node(u, 0)))
             return DISPATCH_WAIT;
-        session_refuse(s, c, "%s", error);
-        return DISPATCHED;
+        return session_refuse(s, c, "%s", error);
     }
     s->queues = true;
     s->queued_db = s->lane.db;
     t->before = s->before;
     t->unsent = 0;
-    if (t->pin)
-        multi_send(request_new(s, c), true);
-    else
-        session_answer(s, c, "+OK\r\n", 5);
+    if (!t->pin)
+        return session_answer(s, c, "+OK\r\n", 5);
+    multi_send(request_new(s, c), true);
     return DISPATCHED;
 }
 
@@ -437,13 +422,10 @@ static enum dispatch_result leave(struct session *s, const struct command *c, co
     struct transaction *t = transaction_of(s);
     if (!transaction_may_end(s))
         return DISPATCH_WAIT;
-    if (t->pin && t->multi_ok) {
-        transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nDISCARD\r\n", reply);
-    } else {
-        transaction_drop(s);
-        session_answer(s, c, reply, strlen(reply));
-    }
-    return DISPATCHED;
+    if (t->pin && t->multi_ok)
+        return transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nDISCARD\r\n", reply);
+    transaction_drop(s);
+    return session_answer(s, c, reply, strlen(reply));
 }
 
 static enum dispatch_result exec(struct session *s, const struct command *c) {
@@ -476,25 +458,15 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct reques
     bool queueing = s->queues;
     switch ((int)c->id) {
     case COMMAND_WATCH:
-        if (!queueing)
-            return watch(s, k);
-        session_refuse(s, c, "ERR WATCH inside MULTI is not allowed");
-        return DISPATCHED;
+        return queueing ? session_refuse(s, c, "ERR WATCH inside MULTI is not allowed") : watch(s, k);
     case COMMAND_MULTI:
-        if (!queueing)
-            return multi(s, c);
-        session_refuse(s, c, "ERR MULTI calls can not be nested");
-        return DISPATCHED;
+        return queueing ? session_refuse(s, c, "ERR MULTI calls can not be nested") : multi(s, c);
     case COMMAND_EXEC:
-        if (queueing)
-            return k->request->argc > 1 ? leave(s, c, EXECABORT_ARITY) : exec(s, c);
-        session_refuse(s, c, "ERR EXEC without MULTI");
-        return DISPATCHED;
+        if (!queueing)
+            return session_refuse(s, c, "ERR EXEC without MULTI");
+        return k->request->argc > 1 ? leave(s, c, EXECABORT_ARITY) : exec(s, c);
     case COMMAND_DISCARD:
-        if (queueing)
-            return leave(s, c, "+OK\r\n");
-        session_refuse(s, c, "ERR DISCARD without MULTI");
-        return DISPATCHED;
+        return queueing ? leave(s, c, "+OK\r\n") : session_refuse(s, c, "ERR DISCARD without MULTI");
     default:
         return unwatch(s, c);
     }

@@ -38,15 +38,13 @@ static inline struct transaction *transaction_of(const struct session *s) {
 
 enum { TRANSACTION_ERROR_MAX = 512 };
 
-/* A queued command whose element of EXEC's array the client does not get unchanged. Other commands need no item. */
+/* A queued command whose element of EXEC's array the client does not get unchanged, or whose effect is noted. Other
+ * commands need no item. */
 enum item_kind {
-    ITEM_LOCK,    /* a lock script's envelope */
-    ITEM_FIRST,   /* a step before an application's script: the client gets no element */
-    ITEM_STEP,    /* a lock script's envelope after an application's script: the client gets no element */
-    ITEM_AUDIT,   /* audited, or an application's script; passed on unchanged, unless witnesses refuse its lock */
-    ITEM_PERMITS, /* on semaphores, and passed on unchanged */
-    ITEM_PLAIN,   /* an integer to be summed */
-    ITEM_MADE     /* `element` makes the client's element */
+    ITEM_LOCK,  /* a lock script's envelope */
+    ITEM_FIRST, /* a step before an application's script: the client gets no element */
+    ITEM_STEP,  /* a lock script's envelope after an application's script: the client gets no element */
+    ITEM_PLAIN  /* passed on as `element` makes it; NULL: unchanged, unless witnesses refuse the lock of a script */
 };
 
 struct transaction_item;
@@ -61,13 +59,13 @@ struct transaction_item {
     uint32_t group; /* how many elements from here on become one, their sum; 0: it belongs to the group of an
                        earlier item */
     struct lock_call *lock;
-    struct audit_note *note;         /* for ITEM_AUDIT; NULL: none */
-    struct permit_note *permits;     /* for ITEM_PERMITS */
+    struct audit_note *note;         /* what it does to audited keys; NULL: nothing */
+    struct permit_note *permits;     /* what it does to semaphores; NULL: nothing */
     struct fence_question *question; /* for a write of fenced data: its lock check; else NULL */
     const struct command *command;
     size_t len;
-    item_element_fn element; /* for ITEM_MADE */
-    char bytes[];            /* the request, if it is needed */
+    item_element_fn element;
+    char bytes[]; /* the request, if it is needed */
 };
 
 struct transaction {
