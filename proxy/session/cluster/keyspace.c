@@ -106,14 +106,12 @@ static void keys_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
     char header[RESP_HEADER_MAX];
-    if (k->error.len == 0) {
-        if (end->error)
-            text_append(&k->error, end->error, strlen(end->error));
-        else if (end->reply[0] == '-')
-            text_append(&k->error, end->reply + 1, end->len - 3);
-        else if (!keep_keys(k, end->reply, end->reply + end->len))
-            text_printf(&k->error, "UPSTREAM a node's reply to KEYS is malformed");
-    }
+    size_t len;
+    const char *error = call_end_error(end, &len);
+    if (k->error.len == 0 && error)
+        text_append(&k->error, error, len);
+    else if (k->error.len == 0 && !keep_keys(k, end->reply, end->reply + end->len))
+        text_printf(&k->error, "UPSTREAM a node's reply to KEYS is malformed");
     if (--r->parts_left > 0)
         return;
     if (k->error.len > 0) {

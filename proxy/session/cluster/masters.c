@@ -37,7 +37,7 @@ enum merge {
 
 struct way {
     enum command_id id;
-    const char *sub; /* NULL: all subcommands without a row of their own before */
+    const char *subs[5]; /* its subcommands; none: all without a row of their own before */
     enum merge merge;
     bool apart;          /* over a separate connection */
     const char *refusal; /* the error for a command that makes no sense through a proxy; all but SCRIPT DEBUG may be
@@ -45,47 +45,34 @@ struct way {
 };
 
 static const struct way WAYS[] = {
-    {COMMAND_DBSIZE, NULL, .merge = MERGE_SUM},
-    {COMMAND_FLUSHALL, NULL, .merge = MERGE_SAME},
-    {COMMAND_FLUSHDB, NULL, .merge = MERGE_SAME},
-    {COMMAND_SCRIPT, "load", .merge = MERGE_SAME},
-    {COMMAND_SCRIPT, "flush", .merge = MERGE_SAME},
-    {COMMAND_SCRIPT, "exists", .merge = MERGE_MIN},
-    {COMMAND_SCRIPT, "kill", .merge = MERGE_ANY, .apart = true},
-    {COMMAND_SCRIPT, "debug", .refusal = "ERR SCRIPT DEBUG is not supported by lockkeeper"},
-    {COMMAND_FUNCTION, "load", .merge = MERGE_SAME},
-    {COMMAND_FUNCTION, "delete", .merge = MERGE_SAME},
-    {COMMAND_FUNCTION, "flush", .merge = MERGE_SAME},
-    {COMMAND_FUNCTION, "restore", .merge = MERGE_SAME},
-    {COMMAND_FUNCTION, "kill", .merge = MERGE_ANY, .apart = true},
-    {COMMAND_FUNCTION, "stats", .merge = MERGE_RUNNING, .apart = true},
-    {COMMAND_CONFIG, "set", .merge = MERGE_SAME},
-    {COMMAND_CONFIG, "resetstat", .merge = MERGE_SAME},
-    {COMMAND_CONFIG, "rewrite", .merge = MERGE_SAME},
-    {COMMAND_MEMORY, "purge", .merge = MERGE_SAME},
-    {COMMAND_DEBUG, "help", .merge = MERGE_ONE},
-    {COMMAND_DEBUG, NULL, .merge = MERGE_SAME},
-    {COMMAND_SAVE, NULL, .merge = MERGE_SAME},
-    {COMMAND_BGSAVE, NULL, .merge = MERGE_SAME},
-    {COMMAND_BGREWRITEAOF, NULL, .merge = MERGE_SAME},
-    {COMMAND_LASTSAVE, NULL, .merge = MERGE_MIN},
-    {COMMAND_MODULE, "load", .merge = MERGE_SAME},
-    {COMMAND_MODULE, "loadex", .merge = MERGE_SAME},
-    {COMMAND_MODULE, "unload", .merge = MERGE_SAME},
-    {COMMAND_ACL, "setuser", .merge = MERGE_SAME},
-    {COMMAND_ACL, "deluser", .merge = MERGE_SAME},
-    {COMMAND_ACL, "load", .merge = MERGE_SAME},
-    {COMMAND_ACL, "save", .merge = MERGE_SAME},
-    {COMMAND_PUBSUB, "channels", .merge = MERGE_UNION},
-    {COMMAND_PUBSUB, "shardchannels", .merge = MERGE_UNION},
-    {COMMAND_PUBSUB, "numsub", .merge = MERGE_COUNTS},
-    {COMMAND_PUBSUB, "shardnumsub", .merge = MERGE_COUNTS},
-    {COMMAND_PUBSUB, "numpat", .merge = MERGE_SUM},
-    {COMMAND_INFO, NULL, .merge = MERGE_INFO},
-    {COMMAND_SHUTDOWN, NULL, .refusal = "ERR SHUTDOWN of a cluster's node is not supported by lockkeeper"},
-    {COMMAND_SLOWLOG, NULL, .refusal = "ERR SLOWLOG is not supported by lockkeeper on a cluster: ask a node"},
-    {COMMAND_LATENCY, NULL, .refusal = "ERR LATENCY is not supported by lockkeeper on a cluster: ask a node"},
-    {COMMAND_ACL, "log", .refusal = "ERR ACL LOG is not supported by lockkeeper on a cluster: ask a node"},
+    {COMMAND_DBSIZE, .merge = MERGE_SUM},
+    {COMMAND_FLUSHALL, .merge = MERGE_SAME},
+    {COMMAND_FLUSHDB, .merge = MERGE_SAME},
+    {COMMAND_SCRIPT, {"load", "flush"}, .merge = MERGE_SAME},
+    {COMMAND_SCRIPT, {"exists"}, .merge = MERGE_MIN},
+    {COMMAND_SCRIPT, {"kill"}, .merge = MERGE_ANY, .apart = true},
+    {COMMAND_SCRIPT, {"debug"}, .refusal = "ERR SCRIPT DEBUG is not supported by lockkeeper"},
+    {COMMAND_FUNCTION, {"load", "delete", "flush", "restore"}, .merge = MERGE_SAME},
+    {COMMAND_FUNCTION, {"kill"}, .merge = MERGE_ANY, .apart = true},
+    {COMMAND_FUNCTION, {"stats"}, .merge = MERGE_RUNNING, .apart = true},
+    {COMMAND_CONFIG, {"set", "resetstat", "rewrite"}, .merge = MERGE_SAME},
+    {COMMAND_MEMORY, {"purge"}, .merge = MERGE_SAME},
+    {COMMAND_DEBUG, {"help"}, .merge = MERGE_ONE},
+    {COMMAND_DEBUG, .merge = MERGE_SAME},
+    {COMMAND_SAVE, .merge = MERGE_SAME},
+    {COMMAND_BGSAVE, .merge = MERGE_SAME},
+    {COMMAND_BGREWRITEAOF, .merge = MERGE_SAME},
+    {COMMAND_LASTSAVE, .merge = MERGE_MIN},
+    {COMMAND_MODULE, {"load", "loadex", "unload"}, .merge = MERGE_SAME},
+    {COMMAND_ACL, {"setuser", "deluser", "load", "save"}, .merge = MERGE_SAME},
+    {COMMAND_PUBSUB, {"channels", "shardchannels"}, .merge = MERGE_UNION},
+    {COMMAND_PUBSUB, {"numsub", "shardnumsub"}, .merge = MERGE_COUNTS},
+    {COMMAND_PUBSUB, {"numpat"}, .merge = MERGE_SUM},
+    {COMMAND_INFO, .merge = MERGE_INFO},
+    {COMMAND_SHUTDOWN, .refusal = "ERR SHUTDOWN of a cluster's node is not supported by lockkeeper"},
+    {COMMAND_SLOWLOG, .refusal = "ERR SLOWLOG is not supported by lockkeeper on a cluster: ask a node"},
+    {COMMAND_LATENCY, .refusal = "ERR LATENCY is not supported by lockkeeper on a cluster: ask a node"},
+    {COMMAND_ACL, {"log"}, .refusal = "ERR ACL LOG is not supported by lockkeeper on a cluster: ask a node"},
 };
 
 /* The ways of commands that the table lacks, by their tips. */
@@ -102,7 +89,8 @@ static const struct way *way_of(const struct request_class *k) {
     if (c->id == COMMAND_UNKNOWN)
         return c->need == NEED_MASTERS ? &TOLD[((const struct command_info *)(const void *)c)->response] : &one;
     for (size_t i = 0; i < sizeof(WAYS) / sizeof(WAYS[0]); i++)
-        if (WAYS[i].id == c->id && (!WAYS[i].sub || (k->request->argc > 1 && class_arg_is(k, 1, WAYS[i].sub))))
+        if (WAYS[i].id == c->id &&
+            (!WAYS[i].subs[0] || (k->request->argc > 1 && class_arg_choice(k, 1, WAYS[i].subs) >= 0)))
             return &WAYS[i];
     return &one;
 }
@@ -140,12 +128,13 @@ static void masters_free(struct request_owner *owner) {
 static const struct request_owner_ops masters_ops = {.free = masters_free};
 
 /* Keeps the most informative error: "nothing is running here" only if there is no other. */
-static void note_error(struct masters *m, const char *line, size_t len) {
-    static const char idle[] = "-NOTBUSY";
-    if (m->error.len > 0 && strncmp(m->error.data, idle, sizeof(idle) - 1) != 0)
+static void note_error(struct masters *m, const char *error, size_t len) {
+    if (m->error.len > 0 && !reply_begins(m->error.data, m->error.len, "-NOTBUSY"))
         return;
     m->error.len = 0;
-    text_append(&m->error, line, len);
+    text_append(&m->error, "-", 1);
+    text_append(&m->error, error, len);
+    text_append(&m->error, "\r\n", 2);
 }
 
 /* ---- merging ------------------------------------------------------------------------------------------ */
@@ -417,30 +406,22 @@ static void visit(struct broadcast *b, struct worker *w) {
     worker_add_slices(w, &stay->slices);
 }
 
-/* Ends the wait: the session's request is dispatched again. */
+/* Ends the wait with the last answer: the session's request is dispatched again. */
 static void answered(struct call *c, const struct call_end *end) {
-    struct request *r = c->request;
-    (void)end;
-    if (--r->parts_left == 0)
-        request_reply(r, "", 0, true);
+    if (--c->request->parts_left == 0)
+        request_reply(c->request, "", 0, true);
 }
 
 static void all_visited(struct broadcast *b) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct departed *d = (struct departed *)(void *)b;
     struct request *r = d->request;
-    struct session *s = r->session;
     memory_free(d);
-    if (!s) {
-        request_reply(r, "", 0, true);
-        return;
-    }
-    size_t masters = upstream_master_count(s->worker->upstream);
+    size_t masters = r->session ? upstream_master_count(r->worker->upstream) : 0;
     r->parts_left = 1; /* held here until all are asked */
     for (size_t i = 0; i < masters; i++)
         call_submit_master(call_new(r, answered), i, ping, sizeof(ping) - 1);
-    if (--r->parts_left == 0)
-        request_reply(r, "", 0, true);
+    answered(&r->call, NULL);
 }
 
 /* Waits until the nodes know of all clients that have left. True: the current request waits, and is dispatched again.
@@ -461,13 +442,6 @@ static bool departed_wait(struct session *s) {
 
 /* ---- asking ----------------------------------------------------------------------------------------- */
 
-static void master_failed(struct masters *m, const char *error) {
-    struct text line = {0};
-    text_printf(&line, "-%s\r\n", error);
-    note_error(m, line.data, line.len);
-    text_clear(&line);
-}
-
 static void master_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct masters *m = REQUEST_OWNER(r, struct masters);
@@ -477,10 +451,10 @@ static void master_done(struct call *c, const struct call_end *end) {
         m->pins[c->index] = NULL;
     }
     if (end->error) {
-        master_failed(m, end->error);
+        note_error(m, end->error, strlen(end->error));
         counter_add(&r->worker->counters.requests_failed, 1);
     } else if (end->reply[0] == '-') {
-        note_error(m, end->reply, end->len);
+        note_error(m, end->reply + 1, end->len - 3);
     } else {
         text_append(&m->replies[c->index], end->reply, end->len);
     }
@@ -501,7 +475,7 @@ static void ask_apart(struct session *s, struct request *request, size_t i, cons
     invariant(i < m->count && !m->pins[i], "master %zu of %zu", i, m->count);
     m->pins[i] = upstream_pin_open(u, upstream_master(u, i), &lane, &claim, &none, &error);
     if (!m->pins[i]) {
-        master_failed(m, error);
+        note_error(m, error, strlen(error));
         return;
     }
     struct call *call = call_new(request, master_done);
@@ -516,20 +490,16 @@ enum dispatch_result masters_dispatch(struct session *s, const struct request_cl
     const struct way *way = way_of(k);
     const char *refused = masters_refuses(s, k);
     size_t masters = upstream_master_count(s->worker->upstream);
-    if (refused) {
-        session_refuse(s, c, "%s", refused);
-        return DISPATCHED;
-    }
+    if (refused)
+        return session_refuse(s, c, "%s", refused);
     /* The command must see the effect of the requests before it. */
     if (way->apart && s->in_flight > 0)
         return DISPATCH_WAIT;
     if (c->id == COMMAND_PUBSUB && (s->in_flight > 0 || departed_wait(s)))
         return DISPATCH_WAIT;
     bool merged = masters > 1 || way->apart || (c->id == COMMAND_INFO && atomic_load(&s->worker->shared->paused) > 0);
-    if (masters == 0 || way->merge == MERGE_ONE || !merged) {
-        class_pass(s, k, SLOT_NONE);
-        return DISPATCHED;
-    }
+    if (masters == 0 || way->merge == MERGE_ONE || !merged)
+        return class_pass(s, k, SLOT_NONE);
     counter_add(&s->worker->counters.requests_split, 1);
     struct request *request = request_new(s, c);
     struct masters *m = memory_zalloc(sizeof(*m));

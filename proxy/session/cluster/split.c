@@ -9,6 +9,7 @@
  * flight at once, so that other clients' lock commands are not delayed. The first error of a part is the reply. Fenced
  * data besides locks is a part that goes first, and alone: if it is refused, no lock is released.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,7 +50,6 @@ struct split {
     struct piece *pieces;    /* by order */
     struct text *kept;       /* replies that pieces point into, one for each part */
     struct audit_note *note; /* the command's effect on audited keys, or NULL */
-    size_t part_count;
     struct session *session;         /* while it exists */
     size_t next, waiting;            /* the first item that may be a waiting part; how many wait */
     bool sends;                      /* parts are being sent: a part that ends at once must not send others */
@@ -60,16 +60,6 @@ struct split {
     char error[ERROR_LINE_MAX];
     bool failed;
 };
-
-static void split_note_error(struct split *split, const char *error, size_t len) {
-    if (split->failed)
-        return;
-    split->failed = true;
-    if (len >= sizeof(split->error))
-        len = sizeof(split->error) - 1;
-    memcpy(split->error, error, len);
-    split->error[len] = '\0';
-}
 
 /* Tells the engine which lock keys an MGET has shown. */
 static void split_sightings(struct request *r, const struct split *split) {
@@ -132,7 +122,7 @@ static void split_finish(struct request *r) {
             request_reply(r, split->pieces[i].data, split->pieces[i].len, false);
         request_reply(r, "", 0, true);
     }
-    for (size_t i = 0; split->kept && i < split->part_count; i++)
+    for (size_t i = 0; split->kept && i < split->item_count; i++)
         text_clear(&split->kept[i]);
     for (size_t i = 0; i < split->item_count; i++)
         memory_free(split->items[i].name);
@@ -174,17 +164,17 @@ static void split_part_done(struct call *c, const struct call_end *end) {
     invariant(split && r->parts_left > 0, "a part ends behind its command");
     struct resp_item item;
     const char *p = end->reply;
-    if (end->error) {
-        split_note_error(split, end->error, strlen(end->error));
-    } else if (end->reply[0] == '-') {
-        split_note_error(split, end->reply + 1, end->len - 3);
-    } else if (split->kind == SPLIT_SUM) {
-        if (resp_item_read(&p, end->reply + end->len, &item) && item.type == ':')
-            split->sum = sum_add(split->sum, item.num);
-    } else if (split->kind == SPLIT_MGET) {
-        if (!split_take_array(split, c, end))
-            split_note_error(split, "UPSTREAM a node's reply has another shape than MGET's", 53);
+    size_t len;
+    const char *error = call_end_error(end, &len);
+    if (!error && split->kind == SPLIT_MGET && !split_take_array(split, c, end)) {
+        error = "UPSTREAM a node's reply has another shape than MGET's";
+        len = strlen(error);
     }
+    if (error && !split->failed)
+        snprintf(split->error, sizeof(split->error), "%.*s", (int)len, error);
+    split->failed |= error != NULL;
+    if (!error && split->kind == SPLIT_SUM && resp_item_read(&p, end->reply + end->len, &item) && item.type == ':')
+        split->sum = sum_add(split->sum, item.num);
     if (--r->parts_left == 0)
         split_finish(r);
     else if (split->waiting > 0)
@@ -456,8 +446,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct request_clas
     }
     if (lock_parts > LOCK_PARTS_MAX) {
         memory_free(items);
-        session_refuse(s, c, "ERR too many lock keys for one command that releases them; send several");
-        return DISPATCHED;
+        return session_refuse(s, c, "ERR too many lock keys for one command that releases them; send several");
     }
     qsort(items, key_count, sizeof(*items), item_compare);
     counter_add(&s->worker->counters.requests_split, 1);
@@ -468,7 +457,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct request_clas
         request_barrier(request);
     struct split *split = memory_zalloc(sizeof(*split));
     split->kind = c->split;
-    split->item_count = split->part_count = key_count;
+    split->item_count = key_count;
     split->items = items;
     if (c->split == SPLIT_MGET) {
         split->pieces = memory_zalloc(key_count * sizeof(*split->pieces));

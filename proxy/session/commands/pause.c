@@ -59,6 +59,14 @@ static bool a_master_is_lost(const struct upstream *u) {
     return false;
 }
 
+void pause_leave(struct session *s) {
+    invariant(!(s->delays & DELAY_PAUSED) || atomic_load(&s->worker->shared->paused) > 0,
+              "no paused client is counted");
+    if (s->delays & DELAY_PAUSED)
+        atomic_fetch_sub(&s->worker->shared->paused, 1);
+    session_delay(s, DELAY_PAUSED, false);
+}
+
 /* Whether the pause lets the request pass. A request that is still arriving lacks some of its arguments. */
 static bool passes(const struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     if (s->worker->pause == PAUSE_PROXY)
@@ -70,23 +78,14 @@ static bool passes(const struct session *s, const struct command *c, const struc
            !(c->id == COMMAND_EXEC && transaction_of(s) && transaction_of(s)->writes);
 }
 
-void pause_leave(struct session *s) {
-    invariant(!(s->delays & DELAY_PAUSED) || atomic_load(&s->worker->shared->paused) > 0,
-              "no paused client is counted");
-    if (s->delays & DELAY_PAUSED)
-        atomic_fetch_sub(&s->worker->shared->paused, 1);
-    session_delay(s, DELAY_PAUSED, false);
-}
-
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (passes(s, c, r, bytes)) {
+    bool holds = !passes(s, c, r, bytes);
+    if (!holds)
         pause_leave(s); /* it was held while a node was lost */
-        return false;
-    }
-    if (!(s->delays & DELAY_PAUSED))
+    else if (!(s->delays & DELAY_PAUSED))
         atomic_fetch_add(&s->worker->shared->paused, 1);
-    session_delay(s, DELAY_PAUSED, true);
-    return true;
+    session_delay(s, DELAY_PAUSED, holds);
+    return holds;
 }
 
 void pause_end(struct worker *w) {

@@ -60,12 +60,10 @@ static bool is_admin(const struct session *s) {
 /* Whether the answer shows that the user has the right. That is so if it is no error, if the error concerns the unknown
  * parameter, or if the node is busy, since the right is checked before. Any other error counts as no right. */
 static bool granted(const struct call_end *end) {
-    static const char *const later[] = {"-BUSY", "-LOADING", "-MASTERDOWN"};
-    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++)
-        if (reply_begins(end->reply, end->len, later[i]))
+    static const char *const grants[] = {"-BUSY", "-LOADING", "-MASTERDOWN", "*", "%"};
+    for (size_t i = 0; i < sizeof(grants) / sizeof(grants[0]); i++)
+        if (reply_begins(end->reply, end->len, grants[i]))
             return true;
-    if (reply_begins(end->reply, end->len, "*") || reply_begins(end->reply, end->len, "%"))
-        return true;
     return reply_begins(end->reply, end->len, "-ERR U") &&
            !reply_begins(end->reply, end->len, "-ERR Unknown command") &&
            memmem(end->reply, end->len, "lockkeeper", strlen("lockkeeper"));

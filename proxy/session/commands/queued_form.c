@@ -103,13 +103,7 @@ static enum dispatch_result queue_one(struct session *s, const struct command *c
     return queue_call(s, &request->call, bytes, len, rewritten);
 }
 
-/* How a command without locks is queued. */
-enum queued_form {
-    QUEUED_PLAIN,  /* the client gets its element unchanged */
-    QUEUED_CHANGE, /* it changes the session, once the node has accepted it */
-    QUEUED_KEYS    /* its element is an array of keys: guard records are removed */
-};
-
+/* Removes guard records from an element that is an array of keys. */
 static void element_of_keys(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                             struct text *out) {
     keyspace_filter(item->command, s && s->lane.protocol == 3, element, len, out);
@@ -121,9 +115,9 @@ static enum dispatch_result refuse_own(struct session *s, const struct command *
                               c->name);
 }
 
-/* Queues a command for the node unchanged. */
+/* Queues a command for the node unchanged; `element` makes the client's element (NULL: it is unchanged, too). */
 static enum dispatch_result queue_as(struct session *s, const struct request_class *k, int slot,
-                                     enum queued_form form) {
+                                     item_element_fn element) {
     struct transaction *t = transaction_of(s);
     const struct command *c = k->command;
     size_t len = k->request->len;
@@ -140,12 +134,12 @@ static enum dispatch_result queue_as(struct session *s, const struct request_cla
         list_append(&t->early, &early->link);
         t->early_bytes += len;
     }
-    if (form != QUEUED_PLAIN) {
-        struct transaction_item *item = item_add(t, ITEM_PLAIN, 1, c, form == QUEUED_KEYS ? 0 : len);
+    if (element) {
+        struct transaction_item *item = item_add(t, ITEM_PLAIN, 1, c, element == local_element ? len : 0);
         memcpy(item->bytes, k->bytes, item->len);
-        item->element = form == QUEUED_KEYS ? element_of_keys : local_element;
+        item->element = element;
     }
-    return queue_one(s, c, k->bytes, len, form != QUEUED_PLAIN);
+    return queue_one(s, c, k->bytes, len, element != NULL);
 }
 
 /* ---- lock keys ------------------------------------------------------------------------------------- */
@@ -268,32 +262,28 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
     return note;
 }
 
-/* Notes a queued command with audited keys; EXEC's element will show its effect. False: there is nothing to note. */
-static bool queue_audited(struct session *s, const struct request_class *k) {
-    if (transaction_of(s)->lock_count >= LOCKS_MAX)
-        return false;
-    struct audit_note *note = audit_note(s, k, false);
-    if (!note)
-        note = note_outside(s, k);
-    if (!note)
-        return false;
-    transaction_of(s)->lock_count++;
-    item_add(transaction_of(s), ITEM_PLAIN, 1, k->command, 0)->note = note;
-    return true;
-}
-
-/* Notes a queued command on semaphores; EXEC's element will show what it has taken. */
-static void queue_permits(struct session *s, const struct request_class *k) {
+/* Notes a queued command on semaphores (`permits`), or with audited keys: EXEC's element will show its effect. False:
+ * there is nothing to note. */
+static bool queue_noted(struct session *s, const struct request_class *k, bool permits) {
     struct transaction *t = transaction_of(s);
-    struct permit_note *note = NULL;
-    if (t->lock_count < LOCKS_MAX)
-        note = permit_note(s, k);
-    else
+    struct permit_note *taken = NULL;
+    struct audit_note *note = NULL;
+    bool fits = t->lock_count < LOCKS_MAX;
+    if (permits && fits)
+        taken = permit_note(s, k);
+    else if (permits)
         semaphore_passes(s, k);
-    if (note) {
-        t->lock_count++;
-        item_add(t, ITEM_PLAIN, 1, k->command, 0)->permits = note;
-    }
+    else if (fits)
+        note = audit_note(s, k, false);
+    if (!note && !permits && fits)
+        note = note_outside(s, k);
+    if (!note && !taken)
+        return false;
+    t->lock_count++;
+    struct transaction_item *item = item_add(t, ITEM_PLAIN, 1, k->command, 0);
+    item->note = note;
+    item->permits = taken;
+    return true;
 }
 
 /* Queues an application's script, between two steps for each of its lock keys. */
@@ -312,7 +302,7 @@ static enum dispatch_result queue_application(struct session *s, const struct re
         script_build_before(s, queue, calls[i]);
         queue_step(s, c, ITEM_FIRST, NULL, call_swallow); /* EXEC's array contains the result */
     }
-    if (!queue_audited(s, k) && queue->quorum)
+    if (!queue_noted(s, k, false) && queue->quorum)
         item_add(transaction_of(s), ITEM_PLAIN, 1, c, 0);
     queue_one(s, c, k->bytes, k->request->len, false);
     for (size_t i = 0; i < n; i++) {
@@ -350,10 +340,7 @@ static enum dispatch_result queue_keys(struct session *s, const struct request_c
     case MEANS_NOTHING:
         break;
     }
-    if (k->semaphores)
-        queue_permits(s, k);
-    else
-        queue_audited(s, k);
+    queue_noted(s, k, k->semaphores);
     return queue_one(s, c, k->bytes, k->request->len, false);
 }
 
@@ -391,7 +378,7 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
         bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
         if (placed)
             slot = slot_of_key(k->bytes + r->argv[c->first].off, r->argv[c->first].len);
-        return queue_as(s, k, slot, QUEUED_PLAIN);
+        return queue_as(s, k, slot, NULL);
     }
     const char *error = NULL;
     enum fence_verdict verdict = fence_judge(s, k, &error);
@@ -443,7 +430,7 @@ static enum dispatch_result queue_state(struct session *s, const struct request_
     if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
         s->queued_db = (uint32_t)db;
     t->unclean = true;
-    enum dispatch_result result = queue_as(s, k, SLOT_NONE, QUEUED_CHANGE);
+    enum dispatch_result result = queue_as(s, k, SLOT_NONE, local_element);
     if (logs_in && result == DISPATCHED)
         wrong_queued(s);
     return result;
@@ -461,7 +448,7 @@ static enum dispatch_result queue_session(struct session *s, const struct reques
     default: /* CLIENT; READONLY, READWRITE, ASKING */
         if (k->command->id == COMMAND_CLIENT ? client_is_own(k) : upstream_is_cluster(s->worker->upstream))
             return refuse_own(s, k->command);
-        return queue_as(s, k, SLOT_NONE, QUEUED_PLAIN);
+        return queue_as(s, k, SLOT_NONE, NULL);
     }
 }
 
@@ -474,22 +461,15 @@ static enum dispatch_result queue_pubsub(struct session *s, const struct request
     if (slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, CROSSSLOT);
     transaction_of(s)->unclean = true;
-    return queue_as(s, k, slot, QUEUED_PLAIN);
-}
-
-static enum dispatch_result queue_cluster(struct session *s, const struct request_class *k) {
-    char text[CLUSTER_WRONG_MAX];
-    if (!upstream_is_cluster(s->worker->upstream))
-        return queue_as(s, k, SLOT_NONE, QUEUED_PLAIN);
-    if (cluster_wrong(k, text, sizeof(text)))
-        return transaction_refuse(s, k->command, "%s", text);
-    return refuse_own(s, k->command);
+    return queue_as(s, k, slot, NULL);
 }
 
 enum dispatch_result queue_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     struct transaction *t = transaction_of(s);
+    char text[CLUSTER_WRONG_MAX];
     const char *error = NULL;
+    bool cluster = upstream_is_cluster(s->worker->upstream);
     if (c && !command_arity_ok(c, k->request->argc) && c->id != COMMAND_EXEC)
         return transaction_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
     if (c && c->id == COMMAND_UNKNOWN)
@@ -504,7 +484,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
     t->runs_code |= c && (c->flags & COMMAND_RUNS_CODE);
     if (!c) { /* to the same node as outside of transactions */
         t->unclean = true;
-        return queue_as(s, k, dispatch_unknown_slot(s, k->request, k->bytes), QUEUED_PLAIN);
+        return queue_as(s, k, dispatch_unknown_slot(s, k->request, k->bytes), NULL);
     }
     semaphore_flushes(s, c);
     switch (c->need) {
@@ -518,11 +498,14 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
         error = masters_refuses(s, k);
         break;
     case NEED_CLUSTER:
-        return queue_cluster(s, k);
-    case NEED_KEYSPACE:
-        if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is made by the proxy */
+        if (cluster && !cluster_wrong(k, text, sizeof(text)))
             return refuse_own(s, c);
-        return queue_as(s, k, SLOT_NONE, QUEUED_KEYS);
+        error = cluster ? text : NULL;
+        break;
+    case NEED_KEYSPACE:
+        if (c->id == COMMAND_SCAN && cluster) /* its cursor is made by the proxy */
+            return refuse_own(s, c);
+        return queue_as(s, k, SLOT_NONE, element_of_keys);
     case NEED_PROXY:
         return refuse_own(s, c);
     case NEED_PUBSUB:
@@ -536,5 +519,5 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
     case NEED_SESSION:
         break;
     }
-    return error ? transaction_refuse(s, c, "%s", error) : queue_as(s, k, SLOT_NONE, QUEUED_PLAIN);
+    return error ? transaction_refuse(s, c, "%s", error) : queue_as(s, k, SLOT_NONE, NULL);
 }
