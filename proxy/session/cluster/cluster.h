@@ -11,8 +11,6 @@
 enum dispatch_result split_dispatch(struct session *s, const struct request_class *k);
 /* Handles commands about the whole server; on a cluster for one or all of its masters (masters.c). */
 enum dispatch_result masters_dispatch(struct session *s, const struct request_class *k);
-/* Merges the replies of several nodes to INFO: the first one, with summed counts (info.c). */
-void info_merge(const struct text *pages, size_t count, int64_t paused, struct text *out);
 /* NULL, or the error for a command that makes no sense through a proxy. */
 const char *masters_refuses(const struct session *s, const struct request_class *k);
 /* Whether all masters of a cluster are asked. */

@@ -1,10 +1,9 @@
 /*
  * CLIENT PAUSE, and PROXY PAUSE, RESUME and SWITCH. Requests that come meanwhile wait in their sessions' input.
  *
- * Only clients are held. The proxy's own work (renewals, releases) goes on, and so do requests that were sent to a node
- * before. PROXY is always answered, and so is a request with a wrong number of arguments. A pause of writes holds every
- * script and function that is not called read-only (EVAL_RO and similar): what a script does, only its node knows.
- * Nodes do not know of the waiting clients, so the proxy adds their number to INFO.
+ * Only clients are held: the proxy's own work (renewals, releases) goes on, and requests that were sent before. PROXY
+ * is always answered, and so is a request with a wrong number of arguments. A pause of writes holds every script and
+ * function that is not called read-only: what a script does, only its node knows. INFO counts the waiting clients.
  *
  * PROXY PAUSE holds what a node has to answer, errors too, since the node may be away. A transaction goes on to its
  * end, and clients may log in while the nodes are there: an operator has to, before PROXY RESUME. Nodes are restarted
@@ -21,7 +20,6 @@
  * old node that is another server takes writes, another proxy could give out the same locks there.
  *
  * Nothing that a client has asked for is under way once PAUSE has replied, but for clients that are blocked at a node.
- * Later requests of the operator's session wait for the reply.
  */
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +65,7 @@ void pause_leave(struct session *s) {
     session_delay(s, DELAY_PAUSED, false);
 }
 
-/* Whether the pause lets the request pass. A request that is still arriving lacks some of its arguments. */
+/* A request that is still arriving lacks some of its arguments. */
 static bool passes(const struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     if (s->worker->pause == PAUSE_PROXY)
         return transaction_of(s) || (c && (c->need == NEED_PROXY || c->need == NEED_CLOSE ||
@@ -212,18 +210,17 @@ static bool can_switch(const struct worker *w) {
     return !upstream_has_topology(w->upstream) && !w->shared->embedded;
 }
 
-/* Begins a command on the process's mark, named like a guard record, so that no client is shown it. */
-static void build_mark(struct worker *w, const char *command, size_t argc, const char *suffix) {
+/* Encodes GET of the process's mark, or (`mark` not 0) its SET. The key is named like a guard record, so that no client
+ * is shown it. */
+static void build_mark(struct worker *w, const char *suffix, int64_t mark) {
     char key[WHY_MAX];
     snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-pause-%s%s", slot_tag(MARK_SLOT), w->shared->process_id,
              suffix);
-    build_start(w, argc);
-    build_text(w, command);
+    build_start(w, mark ? 5 : 2);
+    build_text(w, mark ? "SET" : "GET");
     build_text(w, key);
-}
-
-static void build_mark_set(struct worker *w, const char *suffix, int64_t mark) {
-    build_mark(w, "SET", 5, suffix);
+    if (!mark)
+        return;
     build_number(w, mark);
     build_text(w, "PX");
     build_number(w, MARK_MS);
@@ -266,7 +263,7 @@ static void renew_more(struct stoppage *p) {
         return;
     }
     p->mark = worker_steady_ms(w);
-    build_mark_set(w, "", p->mark);
+    build_mark(w, "", p->mark);
     ask_node(p, upstream_master(w->upstream, 0), marked);
 }
 
@@ -483,18 +480,11 @@ static void step_answered(struct call *c, const struct call_end *end_) {
 }
 
 static void ask_step(struct stoppage *p) {
-    static const char OLD[] = "-old"; /* the key that tells whether both are one server */
+    const int64_t marks[] = {[STEP_TAKES_WRITES] = p->mark, [STEP_OLD] = p->asked, [STEP_SAME] = 0};
     struct worker *w = home_of(p);
     struct upstream_node *node = upstream_node_named(w->upstream, p->address);
     upstream_try_now(w->upstream);
-    if (p->step == STEP_MARKED)
-        build_mark(w, "GET", 2, "");
-    else if (p->step == STEP_TAKES_WRITES)
-        build_mark_set(w, "", p->mark);
-    else if (p->step == STEP_OLD)
-        build_mark_set(w, OLD, p->asked);
-    else
-        build_mark(w, "GET", 2, OLD);
+    build_mark(w, p->step < STEP_OLD ? "" : "-old", marks[p->step]); /* -old tells whether both are one server */
     ask_node(p, p->step == STEP_OLD ? upstream_master(w->upstream, 0) : node, step_answered);
 }
 
