@@ -18,16 +18,14 @@ bool masters_asks_all(const struct request_class *k);
 
 /* Handles the CLUSTER commands in front of a cluster (cluster_command.c). */
 enum dispatch_result cluster_dispatch(struct session *s, const struct request_class *k);
-/* The error in a CLUSTER request: an unknown subcommand, or a wrong number of arguments; NULL: none. The text is
- * composed in `out`. */
+/* The error in a CLUSTER request's subcommand or number of arguments, composed in `out`; NULL: none. */
 enum { CLUSTER_WRONG_MAX = 256 };
 const char *cluster_wrong(const struct request_class *k, char *out, size_t size);
 
 /* Handles KEYS, SCAN and RANDOMKEY; removes guard records from the replies (keyspace.c). */
 enum dispatch_result keyspace_dispatch(struct session *s, const struct request_class *k);
 
-/* Forwards a request whose reply is an array of keys to the node of `slot`, and removes guard records from the
- * reply. */
+/* Forwards a request whose reply is an array of keys, and removes guard records from the reply. */
 enum dispatch_result keyspace_forward(struct session *s, const struct request_class *k, int slot);
 
 /* Appends the reply of KEYS, SCAN or RANDOMKEY without guard records. */

@@ -174,8 +174,7 @@ static int slot_argument(const struct request_class *k) {
     return resp_integer(text, len, &slot) && slot >= 0 && slot < SLOT_COUNT ? (int)slot : -1;
 }
 
-/* Forwards a subcommand to the node of its slot, or to any node if it has none; a node that does not know it answers
- * with the error. */
+/* Forwards a subcommand to the node of its slot, or to any node if it has none. */
 static enum dispatch_result forward(struct session *s, const struct request_class *k) {
     return class_pass(s, k, k->request->argc > 2 ? slot_argument(k) : SLOT_NONE);
 }

@@ -527,17 +527,14 @@ static void masters_finish(struct request *r) {
 
 /* ---- clients that have left ------------------------------------------------------------------------- */
 
-/* Before Redis is asked for subscribers, clients that have left must no longer count. A subscriber's connection to its
- * node is closed at the end of a turn, by the client's thread. Another client's PUBSUB could reach the node before
- * that. So, before each PUBSUB:
+/* Clients that have left must not count as subscribers. Their threads close their connections to nodes at the end of a
+ * turn, so another client's PUBSUB could come before that. So, before each PUBSUB:
  *
  *      visit every thread ── it reads disconnects, and closes ──> ask each master for a PING ──> PUBSUB
  *
- * The reply to PING shows that the node has seen the closed connections, since it handles everything that it has read
- * before it replies. */
+ * The reply to PING shows that the node has seen the closed connections. */
 
-/* Turns of a thread's loop in a visit: one reads the disconnects, one closes the sessions, one closes the connections
- * to the nodes. */
+/* Turns of a loop in a visit: it reads the disconnects, closes the sessions, closes the connections to the nodes. */
 enum { TURNS = 4 };
 
 _Static_assert(sizeof(bool) <= ROOM_END - ROOM_CLUSTER, "the room's state of a session fits");
@@ -589,8 +586,7 @@ static void all_visited(struct broadcast *b) {
     answered(&r->call, NULL);
 }
 
-/* Waits until the nodes know of all clients that have left. True: the current request waits, and is dispatched again.
- */
+/* Waits until the nodes know of all clients that have left. True: the request waits, and is dispatched again. */
 static bool departed_wait(struct session *s) {
     bool *waited = session_room(s, ROOM_CLUSTER); /* the current PUBSUB has waited */
     if (*waited) {

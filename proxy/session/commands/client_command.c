@@ -25,10 +25,11 @@
 
 static const int64_t PAUSE_LONGEST_MS = INT64_MAX / 2; /* for a longer pause Redis has an error */
 
-/* IDS_MAX: the most numbers in one CLIENT LIST ID. CLIENTS_A_STEP: how many clients are visited in a step. */
-enum { IDS_MAX = 10000, CLIENTS_A_STEP = 200 };
-
-enum { CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX };
+enum {
+    IDS_MAX = 10000,      /* in one CLIENT LIST ID */
+    CLIENTS_A_STEP = 200, /* visited in a step */
+    CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX
+};
 
 enum client_kind { CLIENT_NORMAL, CLIENT_PUBSUB, CLIENT_MASTER, CLIENT_REPLICA, CLIENT_KIND_UNKNOWN };
 enum admin_verb { ADMIN_LIST, ADMIN_KILL, ADMIN_PAUSE, ADMIN_UNPAUSE, ADMIN_UNBLOCK };
@@ -147,8 +148,7 @@ static void flags_text(const struct session *s, const struct pubsub_counts *n, c
     *p = '\0';
 }
 
-/* Appends the client's line of CLIENT LIST, with its line feed; `reading`: the length of its current request, 0: it is
- * not known. Facts that only a node knows (for instance the memory of arguments) are 0. */
+/* Appends the client's line; `reading`: the length of its current request, or 0. Facts that only a node knows are 0. */
 static void client_show(const struct session *s, size_t reading, struct text *out) {
     char address[CLIENT_ADDRESS_MAX], local[CLIENT_ADDRESS_MAX], flags[16];
     struct pubsub_counts n = pubsub_count(s);
@@ -383,8 +383,7 @@ static void reply_number(struct request *r, int64_t n) {
     request_reply(r, line, resp_header_write(line, ':', n), true);
 }
 
-/* Replies to UNBLOCK as the node does at which the client is blocked: nodes have their own client numbers, and know
- * whether the client is still blocked. */
+/* Replies to UNBLOCK as the node at which the client is blocked does, which knows whether it still is. */
 static void reply_unblock(struct admin *a, struct request *r) {
     struct worker *w = r->worker;
     struct upstream *u = w->upstream;
@@ -437,10 +436,8 @@ static void admin_done(struct broadcast *t) {
 /* The number of a client that no node has. Valkey does not accept 0. */
 #define NOBODY "9223372036854775807"
 
-/* Whether the end of the probe permits the command. With the right, LIST ID NOBODY, UNBLOCK 0 and KILL get a plain
- * reply, PAUSE -1 an error of its own. If no node could judge it: operators without login need to see and end
- * connections while a node is down, and may, if the node granted clients without login as much before. A pause would
- * last beyond the node's return. */
+/* Whether the end of the probe permits the command: a plain reply, or PAUSE -1's own error. While no node answers,
+ * operators without login may see and end connections, if the node granted them as much before. */
 static bool allowed(const struct admin *a, const struct request *r, const struct call_end *end) {
     if (end->error)
         return end->why != UPSTREAM_REFUSED &&

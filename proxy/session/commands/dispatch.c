@@ -32,9 +32,8 @@
 #include "proxy/session/semaphores/semaphores.h"
 #include "proxy/session/transaction/transaction.h"
 
-/* Forgets secrets at the end of dispatch, if the result is DISPATCHED and the command's arguments may contain a
- * password: overwrites the arguments, and marks the copies on the way to a node to be overwritten when they need not be
- * sent again. Returns the result. `c` NULL: the command is not in the table. */
+/* Overwrites the arguments of a dispatched command that may contain a password; its copies on the way to a node are
+ * overwritten when they need not be sent again. Returns the result. `c` NULL: the command is not in the table. */
 static enum dispatch_result secret_end(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes, enum dispatch_result result) {
     if (result != DISPATCHED || !c || !(c->flags & COMMAND_SECRET))
@@ -76,8 +75,7 @@ enum dispatch_result refuse_doubted(struct session *s, const struct command *c) 
     return session_refuse(s, c, "%s", error);
 }
 
-/* Refuses a request before authentication that does not authenticate, or lets it wait for a node's answer. `c` NULL:
- * the command is not in the table. The checks are in Redis's order. */
+/* Refuses a request before authentication, or lets it wait for a node's answer; `c` may be NULL. Redis's order. */
 static enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c,
                                                    const struct resp_request *r, const char *bytes) {
     if (session_doubted(s))
@@ -150,8 +148,8 @@ static bool one_key(const struct request_class *k) {
     return k->key_count == 1 && (c->only || c->split == SPLIT_SUM || c->id == COMMAND_MSETNX);
 }
 
-/* Whether the session's earlier lock commands have to end first: those on the same key, or any if the request has
- * several keys. An audited request only waits for scripts. */
+/* Whether earlier lock commands of the session on the key (on any, if the request has several) have to end first. An
+ * audited request only waits for scripts. */
 static bool locks_are_busy(const struct session *s, const struct request_class *k) {
     size_t len;
     if (!k->enforced && !k->audited)
@@ -184,8 +182,7 @@ static bool advise_watches(struct session *s, struct request_class *k) {
 static enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c, const struct resp_request *r,
                                               const char *bytes, uint32_t key_index, const struct lock_rule *rule);
 
-/* Whether the fence of a request's data determines where it goes: *result. If not, *apart: its data is sent before its
- * locks. */
+/* Whether the fence of a request's data decides: *result. If not, *apart: its data is sent before its locks. */
 static bool fence_takes(struct session *s, const struct request_class *k, bool *apart, enum dispatch_result *result) {
     const char *error = NULL;
     enum fence_verdict verdict = fence_judge(s, k, &error);
@@ -274,8 +271,7 @@ static enum dispatch_result dispatch_blocking(struct session *s, struct request_
     return result;
 }
 
-/* Dispatches a request by the needs of its command, the rules of its keys, and the session's requests in flight; `k`
- * comes from class_begin. */
+/* Dispatches a request by the needs of its command; `k` comes from class_begin. */
 static enum dispatch_result dispatch_need(struct session *s, struct request_class *k) {
     const struct command *c = k->command;
     const char *error;
@@ -315,8 +311,7 @@ static enum dispatch_result dispatch_need(struct session *s, struct request_clas
     return DISPATCHED;
 }
 
-/* Ends the class of a request after its dispatch. Notes what other rooms do not look at: data of a fence under audit,
- * and semaphores that the command resets. */
+/* Ends the class of a request. Notes data of a fence under audit, and semaphores that the command resets. */
 static enum dispatch_result class_end(struct session *s, struct request_class *k, enum dispatch_result result) {
     if (result == DISPATCHED && k->fenced)
         fence_audit(s, k);
@@ -475,8 +470,7 @@ static enum dispatch_result dispatch_restricted(struct session *s, const struct 
     return class_pass(s, k, dispatch_unknown_slot(s, k->request, k->bytes));
 }
 
-/* on-loss error: the session's lease is over, and its next command gets an error, and is not carried out. In MULTI that
- * ends the transaction: EXEC answers the error, or fails later. */
+/* on-loss error: the session's lease is over, and its next command gets an error. In MULTI, EXEC fails. */
 static enum dispatch_result dispatch_lost(struct session *s, const struct command *c) {
     bool ends = s->queues && c && (c->id == COMMAND_EXEC || c->id == COMMAND_DISCARD);
     if (ends && !transaction_may_end(s))

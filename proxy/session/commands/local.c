@@ -2,9 +2,8 @@
  * Commands about the session itself: AUTH, HELLO, SELECT, QUIT, RESET, READONLY, READWRITE, ASKING.
  *
  * A session's database, protocol and user are those of the shared connections that it uses (its lane). A change is
- * tried on a connection of the new lane. If the node refuses, the client gets the node's error and nothing has changed.
- * A login is tried before that, on a connection for trying logins: the lane's connections are already logged in,
- * perhaps with a login that was revoked since. Later requests wait for the change.
+ * tried on a connection of the new lane; if the node refuses, nothing has changed. A login is tried before that, on a
+ * connection for trying logins, since the lane's may have a login that was revoked. Later requests wait.
  *
  * Wrong passwords: how many an address may try, and their log lines.
  *
@@ -13,10 +12,9 @@
  *
  * An address gets TRIES_A_SECOND tokens a second and keeps up to TRIES_KEPT; an IPv6 address counts with its /64. The
  * last KNOWN logins that were valid from an address are not refused, since an application may share the address with an
- * attacker. This tells the attacker nothing about logins from other addresses. The log has one line for all wrong
- * passwords of LOG_SECONDS. A valid login that was not used lately costs a connection to the node. With nopass any
- * password is valid, so a client could open any number of connections. New logins therefore have tokens of their own:
- * as many a second, up to NEW_KEPT. Addresses that share a place in the table share their tokens.
+ * attacker. The log has one line for all wrong passwords of LOG_SECONDS. With nopass any password is valid, and each
+ * costs a connection to the node. New logins therefore have tokens of their own, up to NEW_KEPT. Addresses that share a
+ * place in the table share their tokens.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -218,8 +216,7 @@ static void change_done(struct call *c, const struct call_end *end) {
     }
 }
 
-/* Takes the result of a login. If it is valid, a dedicated lane needs its first commands, and HELLO needs a reply: both
- * follow. */
+/* Takes the result of a login. If it is valid, the lane's test follows: a dedicated lane and HELLO need one. */
 static void login_tried(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     const struct change *change = REQUEST_OWNER(r, struct change);
@@ -231,8 +228,8 @@ static void login_tried(struct call *c, const struct call_end *end) {
     call_submit_lane(c, SLOT_NONE, &change->lane, change->probe, strlen(change->probe));
 }
 
-/* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until the reply. A pin that
- * watches keys has to change too: it gets the client's own command, unless that contains the proxy's own password. */
+/* Sends `probe` (NULL: the request) over the new lane; later requests wait. A pin that watches keys has to change too:
+ * it gets the client's own command, unless that contains the proxy's own password. */
 static enum dispatch_result change_start(struct session *s, const struct request_class *k, struct change *change,
                                          const char *probe) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
@@ -272,8 +269,7 @@ static struct change *change_new(const struct session *s) {
 static const char WRONGPASS[] = "WRONGPASS invalid username-password pair or user is disabled.";
 const char LOCAL_TOO_OFTEN[] = "ERR too many wrong passwords or new logins from this address: try again in a second";
 
-/* Checks a login against requirepass; returns NULL, or the error. It compares in constant time: the duration does not
- * tell how many bytes are right. */
+/* Checks a login against requirepass, in constant time; returns NULL, or the error. */
 static const char *door_login(struct session *s, const char *user, size_t user_len, const char *password, size_t len) {
     const char *expected = s->worker->config->requirepass;
     size_t want = strlen(expected);
@@ -290,8 +286,8 @@ static const char *door_login(struct session *s, const char *user, size_t user_l
     return right ? NULL : WRONGPASS;
 }
 
-/* Checks a login against requirepass, if it is set. Otherwise notes the login in the change, and the node will decide.
- * user NULL: AUTH with only a password. Returns NULL, or the error. */
+/* Checks a login against requirepass, if it is set; else notes it for the node. user NULL: AUTH with only a password.
+ * Returns NULL, or the error. */
 static const char *change_login(struct session *s, struct change *change, const char *user, size_t user_len,
                                 const char *password, size_t password_len) {
     change->authenticates = true;

@@ -278,8 +278,7 @@ static void all_are_quiet(struct broadcast *t) {
     again(p, w, 0., renew_more);
 }
 
-/* Counts the worker's clients that wait for a node: those whose requests will end soon, and those that are blocked. A
- * client that waits for a lock waits in the proxy. Returns whether the visit to the worker is over. */
+/* Counts the worker's clients that wait for a node, not in the proxy for a lock. Returns whether the visit is over. */
 static bool quiet_look(struct stoppage *p, struct worker *w) {
     size_t blocked = 0, busy = 0;
     LIST_FOREACH(it, &w->sessions) {

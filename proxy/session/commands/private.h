@@ -29,16 +29,15 @@ static inline struct command_state *commands_of(const struct session *s) {
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 
-/* The slot by which a command is routed that neither the table nor the asked node knows: of its first argument, where
- * most commands have their key. SLOT_NONE: any. */
+/* The slot of a command that neither the table nor the asked node knows: of its first argument, or SLOT_NONE. */
 int dispatch_unknown_slot(const struct session *s, const struct resp_request *r, const char *bytes);
 /* Lets a request wait for the node's first answer whether it requires a login; refuses it if there is no answer. */
 enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
 
 /* ---- read_from.c ------------------------------------------------------------------------------------- */
 
-/* Sends a read the way of read-from, or notes a write; c NULL: not in the table. True: *result is the result. False:
- * the request goes to its master, as it would without read-from. To be called for each request while worker->reads. */
+/* For each request while worker->reads: sends a read the way of read-from (*result), or notes a write; c NULL: not in
+ * the table. False: the request goes to its master. */
 bool read_from_takes(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                      enum dispatch_result *result);
 /* Notes a write that is forwarded while it arrives. */
@@ -59,8 +58,7 @@ enum dispatch_result local_dispatch(struct session *s, const struct request_clas
 bool local_logs_in(const struct request_class *k);
 extern const char LOCAL_TOO_OFTEN[]; /* the error after too many wrong passwords */
 
-/* Takes the element of EXEC's array for a SELECT, AUTH or HELLO (`item`): applies its change to the session (NULL: it
- * has ended), and appends the element as the client gets it. */
+/* For a SELECT, AUTH or HELLO in MULTI (item_element_fn): applies its change to the session. */
 struct transaction_item;
 void local_element(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                    struct text *out);
@@ -68,8 +66,8 @@ void local_element(struct session *s, const struct transaction_item *item, const
 /* A worker opens, and closes: its record of wrong passwords. */
 void wrong_open(struct worker *w);
 void wrong_close(struct worker *w);
-/* Whether the session's address has sent too many wrong or new logins just now to try this login (0: any). Logins that
- * were valid from the same address before may still be tried. */
+/* Whether the session's address has sent too many wrong or new logins to try this one (0: any) now, unless it was valid
+ * from there before. */
 bool wrong_too_often(const struct session *s, uint32_t login);
 /* A login is queued in MULTI: it counts as a wrong one until its element of EXEC's array has come. */
 void wrong_queued(const struct session *s);
@@ -87,8 +85,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
 
 enum dispatch_result client_dispatch(struct session *s, const struct request_class *k);
 
-/* Whether the proxy answers a CLIENT command itself: its arguments are valid, and it is not for a node. CACHING in
- * MULTI is included: the transaction's connection tracks keys already. */
+/* Whether the proxy answers a CLIENT command itself. CACHING in MULTI is for the node: its connection tracks keys. */
 bool client_is_own(const struct request_class *k);
 
 /* Whether a name may appear in CLIENT LIST, by Redis's rule. */

@@ -9,9 +9,8 @@
  *                           │ over the client's own lane, each time: rights come and go
  *                           └─> -NOPERM, or there is no CONFIG at all: refused
  *
- * For all clients without login there is one answer: the node is asked in advance, and again with each use. They have
- * its last answer, even while the node does not answer, since operators need PROXY then. Clients of the unix socket,
- * and users named by admin-user, need no question. The request waits in its session's input meanwhile.
+ * Clients without login have the node's last answer, even while it is away, since operators need PROXY then: it is
+ * asked in advance, and again with each use. Clients of the unix socket and users named by admin-user need no question.
  */
 #include <stdio.h>
 #include <string.h>
@@ -41,8 +40,7 @@ enum {
 static const char LOOK[] = "*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$10\r\nlockkeeper\r\n";
 static const char CHANGE[] = "*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nlockkeeper\r\n$1\r\n-\r\n";
 
-/* Subcommands that need no right: HELP shows nothing of the proxy, NOTIFY tells a client of its own locks alone, and
- * the others ask Redis for their key, so Redis checks the right. */
+/* Subcommands that need no right: HELP, NOTIFY about the client's own locks, and those for which Redis is asked. */
 static const char *const FOR_ALL[] = {"help", "lock", "token", "release", "notify", NULL};
 /* Subcommands that need the right to change. */
 static const char *const CHANGING[] = {"reload", "witness", "pause", "resume", "switch", NULL};
@@ -57,8 +55,8 @@ static bool is_admin(const struct session *s) {
     return session_by_unix_socket(s);
 }
 
-/* Whether the answer shows that the user has the right. That is so if it is no error, if the error concerns the unknown
- * parameter, or if the node is busy, since the right is checked before. Any other error counts as no right. */
+/* Whether the answer shows that the user has the right: no error, an error about the unknown parameter, or a busy node,
+ * which has checked the right before. */
 static bool granted(const struct call_end *end) {
     static const char *const grants[] = {"-BUSY", "-LOADING", "-MASTERDOWN", "*", "%"};
     for (size_t i = 0; i < sizeof(grants) / sizeof(grants[0]); i++)
@@ -74,8 +72,7 @@ static bool is_away(const struct call_end *end) {
     return end->error && end->why != UPSTREAM_REFUSED && strncmp(end->error, "UPSTREAM ", 9) == 0;
 }
 
-/* Takes the answer. If no node answers, users that had the right at their last question still have it: operators need
- * PROXY then. */
+/* If no node answers, users that had the right at their last question still have it: operators need PROXY then. */
 static void looked(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
     if (s && !is_away(end))
@@ -119,8 +116,7 @@ void rights_ask_unauthenticated(struct worker *w) {
     call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
 }
 
-/* Checks the rights for a PROXY command. True: use *result, since the client's rights are being asked for, or are
- * missing. */
+/* Checks the rights for a PROXY command. True: *result; they are being asked for, or are missing. */
 static bool rights_wanted(struct session *s, const struct request_class *k, enum dispatch_result *result) {
     struct worker *w = s->worker;
     char word[16];
@@ -193,8 +189,7 @@ static bool clobbers(const struct explanation *x) {
     return found;
 }
 
-/* Says which client holds the lock, and whether that refuses the command: an attempt, or the release of a loser. A
- * pool's release may be held back, and any other command is decided by Redis. */
+/* Says which client holds the lock, and whether that refuses the command: an attempt, or the release of a loser. */
 static void explain_now(struct explanation *x, enum lock_verb verb, const char *name, size_t len) {
     struct session *s = x->session;
     const struct lock_key key = {s->lane.db, name, len};
@@ -429,8 +424,7 @@ static bool proxy_shown(struct session *s, const struct request_class *k) {
     return known;
 }
 
-/* ---- long tasks: LOCKS and TOP go through all leases, INCIDENTS through all incidents, RELOAD reads files
- * ------------- */
+/* ---- long tasks: LOCKS and TOP go through all leases, INCIDENTS through all incidents, RELOAD reads files ---- */
 
 struct proxy_work {
     struct worker_slices slices; /* first */
@@ -471,8 +465,7 @@ static bool show_step(struct worker *w, struct worker_slices *slices) {
     return false;
 }
 
-/* Runs LOCKS and TOP, with the walk that chooses their leases, and INCIDENTS, without one (NULL). Keeps the arguments
- * for later. */
+/* Runs LOCKS and TOP, with the walk that chooses their leases, and INCIDENTS (NULL). Keeps the arguments. */
 static void proxy_show_later(struct session *s, const struct request_class *k, struct lock_walk *walk) {
     for (size_t i = 1; i < k->request->argc; i++)
         if (k->request->argv[i].len > PATTERN_MAX) {

@@ -26,9 +26,8 @@ static const char QUEUED[] = "+QUEUED\r\n";
 
 /* ---- the node's replies ----------------------------------------------------------------------------------- */
 
-/* Finds the error for the client in the end of a command's call, or of one of its parts; NULL: none. A redirected
- * command was not queued, so its transaction is void. The client knows no nodes, so it gets the reason in other words.
- */
+/* The client's error for the end of a command's call, or of a part; NULL: none. A redirected command was not queued, so
+ * its transaction is void; the client knows no nodes, and gets another reason. */
 static const char *queued_error(const struct call *c, const struct call_end *end, char *text, size_t size) {
     if (end->error)
         return end->error;
@@ -169,8 +168,8 @@ static enum dispatch_result queue_step(struct session *s, const struct command *
     return queue_script(s, &request->call, c, kind, lock, 1);
 }
 
-/* Turns SETEX, PSETEX, or a SET without NX, XX and GET, after WATCH and GET of its key (K3) into a swap that replies as
- * SET does: it takes over the lease that the session was shown. */
+/* Turns SETEX, PSETEX, or a plain SET, after WATCH and GET of its key (K3) into a swap that replies as SET does: it
+ * takes over the lease that the session was shown. */
 static void compare_and_set(const struct session *s, const char *key, size_t len, const struct lock_rule *rule,
                             struct lock_command *lc) {
     bool sets = lc->verb == LOCK_REPLACE && lc->script == SCRIPT_REPLACE;
@@ -262,8 +261,8 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
     return note;
 }
 
-/* Notes a queued command on semaphores (`permits`), or with audited keys: EXEC's element will show its effect. False:
- * there is nothing to note. */
+/* Notes a queued command on semaphores (`permits`), or with audited keys: EXEC's element shows its effect. False: none.
+ */
 static bool queue_noted(struct session *s, const struct request_class *k, bool permits) {
     struct transaction *t = transaction_of(s);
     struct permit_note *taken = NULL;
@@ -409,8 +408,7 @@ static enum dispatch_result queue_by_key(struct session *s, const struct request
 
 /* ---- the way ----------------------------------------------------------------------------------------- */
 
-/* Queues a command that changes the session: the node runs it in its turn, and the session changes once EXEC has run
- * it. */
+/* Queues a command that changes the session, once EXEC has run it. */
 static enum dispatch_result queue_state(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     bool own_password = s->worker->config->requirepass != NULL;

@@ -99,9 +99,8 @@ static bool pin_to(struct session *s, struct upstream_node *node, int slot, cons
     return t->pin != NULL;
 }
 
-/* Repeats the first request on the pin, if it was not sent because the node is out of reach: at the node that has taken
- * over, or once the map shows which one that is; then `c` ends again. Nothing was watched, and nothing was sent after a
- * MULTI. */
+/* Repeats the first request on the pin, if its node was out of reach: at the node that has taken over, or once the map
+ * shows that node; then `c` ends again. Nothing was watched, and nothing was sent after a MULTI. */
 enum anew { ANEW_SENDS, ANEW_WAITS, ANEW_NEVER };
 
 static enum anew begin_anew(struct call *c, const struct call_end *end) {
@@ -329,8 +328,7 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
 
 /* ---- the node -------------------------------------------------------------------------------------- */
 
-/* Ends the search for the node. Commands queued so far are sent to the node of the first key, unless they are already
- * there. */
+/* Ends the search for the node. Commands queued so far are sent to the first key's node, or are there already. */
 static void early_end(struct session *s, bool send) {
     struct transaction *t = transaction_of(s);
     invariant(!send || (transaction_of(s)->pin && transaction_of(s)->multi_ok),
@@ -358,8 +356,7 @@ static void scout_left(struct call *c, const struct call_end *end) {
     request_reply(r, "", 0, true);
 }
 
-/* Ends the search for the node when the first key has come. True: the transaction is at its node; false: it is leaving
- * the first node. */
+/* Ends the search when the first key has come. True: the transaction is at its node; false: it leaves the first one. */
 static bool scout_ends(struct session *s, const struct command *c, int slot) {
     static const char discard[] = "*1\r\n$7\r\nDISCARD\r\n";
     struct transaction *t = transaction_of(s);

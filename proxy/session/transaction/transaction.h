@@ -12,8 +12,7 @@
 
 /* Handles MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH in MULTI. */
 enum dispatch_result transaction_dispatch(struct session *s, const struct request_class *k);
-/* The pin of a session that watches, for SELECT, AUTH and HELLO, which must change it too; it is not used for others
- * afterwards. NULL: there is none. */
+/* The pin of a session that watches (or NULL): SELECT, AUTH and HELLO must change it too. Others never use it then. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
 /* How many commands are queued; -1: not in MULTI. */
 int64_t transaction_count(const struct session *s);
@@ -38,8 +37,7 @@ static inline struct transaction *transaction_of(const struct session *s) {
 
 enum { TRANSACTION_ERROR_MAX = 512 };
 
-/* A queued command whose element of EXEC's array the client does not get unchanged, or whose effect is noted. Other
- * commands need no item. */
+/* A queued command whose element of EXEC's array is changed or noted. Others need no item. */
 enum item_kind {
     ITEM_LOCK,  /* a lock script's envelope */
     ITEM_FIRST, /* a step before an application's script: the client gets no element */
@@ -81,8 +79,7 @@ struct transaction {
     bool runs_code;            /* an application's script is queued */
     bool unclean;              /* a queued command may leave state on the connection */
     uint32_t count;            /* commands queued */
-    struct list_node
-        early; /* struct early: commands queued before the node was known, to be sent to the node of the first key */
+    struct list_node early;    /* struct early: commands queued before the first key's node was known */
     size_t early_bytes;
     struct list_node items;  /* in the order of their elements */
     struct lock_queue locks; /* the items' lock calls */
