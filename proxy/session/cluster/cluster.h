@@ -33,15 +33,9 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
 
 /* ---- discover.c: commands that are not in the table, as the node describes them --------------------------- */
 
-enum discovery {
-    DISCOVERED,       /* *command is its row, valid while the worker exists */
-    DISCOVERED_LATER, /* the node is being asked: the request waits */
-    DISCOVERED_NONE   /* the node does not know it either, or does not answer */
-};
-
-/* Finds the row of a request whose command is not in the table. */
-enum discovery discover(struct session *s, const struct resp_request *r, const char *bytes,
-                        const struct command **command);
+/* Finds the row of a request whose command is not in the table: *command, valid while the worker exists; unchanged if
+ * the node does not know it either, or does not answer. True: the node is being asked, and the request waits. */
+bool discover(struct session *s, const struct resp_request *r, const char *bytes, const struct command **command);
 /* Whether only the node can find a request's keys. */
 bool discover_asks_keys(const struct command *c);
 /* Asks the node for a request's keys, and forwards the request to their node. */

@@ -149,35 +149,34 @@ static void ask(struct worker *w, struct request *request, const struct session 
     call_submit_lane(&request->call, SLOT_NONE, &lane, w->build.data, w->build.len);
 }
 
-enum discovery discover(struct session *s, const struct resp_request *r, const char *bytes,
-                        const struct command **command) {
+bool discover(struct session *s, const struct resp_request *r, const char *bytes, const struct command **command) {
     struct worker *w = s->worker;
     size_t len;
     const char *name = request_arg(r, bytes, 0, &len);
     if (len == 0 || len > NAME_MAX_LEN)
-        return DISCOVERED_NONE;
+        return false;
     struct discovered *row = row_find(w, name, len);
     int64_t age = row ? worker_now(w) - row->asked_ms : 0;
     if (!row || (!row->info && (age < 0 || age > UNKNOWN_MS))) {
         if (!row && !row_room(w))
-            return DISCOVERED_NONE;
+            return false;
         /* A request without a reply keeps the session's place, and holds its later requests back. */
         struct request *request = request_new(s, NULL);
         request_barrier(request);
         ask(w, request, s, name, len);
         if (s->barrier > 0)
-            return DISCOVERED_LATER;
+            return true;
         row = row_find(w, name, len); /* no node could be asked, and nothing wakes the session */
         age = 0;
     }
     if (!row || !row->info)
-        return DISCOVERED_NONE;
+        return false;
     if ((age < 0 || age > FRESH_MS) && !row->asking) {
         row->asking = true;
         ask(w, request_internal(w), s, name, len);
     }
     *command = &command_info_of(row->info, bytes, r)->command;
-    return DISCOVERED;
+    return false;
 }
 
 /* ---- keys that only the node can find ------------------------------------------------------------------ */

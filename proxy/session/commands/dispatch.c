@@ -36,9 +36,8 @@
  * overwritten when they need not be sent again. Returns the result. `c` NULL: the command is not in the table. */
 static enum dispatch_result secret_end(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes, enum dispatch_result result) {
-    if (result != DISPATCHED || !c || !(c->flags & COMMAND_SECRET))
-        return result;
-    if (s->state == SESSION_CLOSED) /* the buffer is gone, or its bytes were overwritten */
+    if (result != DISPATCHED || !c || !(c->flags & COMMAND_SECRET) ||
+        s->state == SESSION_CLOSED) /* the buffer is gone, or its bytes were overwritten */
         return result;
     s->worker->secret = true;
     for (size_t i = 1; i < r->argc; i++)
@@ -357,16 +356,6 @@ static __attribute__((noinline)) enum dispatch_result dispatch_advised(struct se
     return DISPATCHED;
 }
 
-/* Dispatches DEL or UNLINK of one key outside of all rules. */
-static __attribute__((noinline)) enum dispatch_result
-dispatch_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    size_t len;
-    const char *key = request_arg(r, bytes, 1, &len);
-    if (advise_wants(s, c, r, bytes, key, len))
-        return dispatch_advised(s, c, r, bytes, 1);
-    return session_forward(s, c, r, bytes, slot_for(s, key, len));
-}
-
 /* Dispatches a command on one key that a rule watches. A lock of an enforced rule needs no class: the only call of
  * lock_dispatch is inline, which earns 2 % of the bound on acquire and release. */
 static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c,
@@ -386,27 +375,16 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
     return dispatch_one(s, c, r, bytes, key_index, rule);
 }
 
-/* Dispatches DEL or UNLINK of one key. */
-static inline enum dispatch_result dispatch_release(struct session *s, const struct command *c,
-                                                    const struct resp_request *r, const char *bytes) {
-    size_t len;
-    const char *key = request_arg(r, bytes, 1, &len);
-    if (key_is_guard(key, len))
-        return dispatch_classified(s, c, r, bytes);
-    const struct lock_rule *rule = lock_rule_watched(s, key, len);
-    return rule ? dispatch_lock_key(s, c, r, bytes, 1, rule) : dispatch_outside(s, c, r, bytes);
-}
-
 /* Dispatches the usual case, one key and no rule for it. All of this way is inline, including forward, which earns 4 %
  * of the bound on pipelined requests. DEL of one key is not classified either: 8 % of the bound on requests. */
 static inline __attribute__((always_inline)) enum dispatch_result
 dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     size_t len;
     uint32_t index = (uint32_t)c->only;
+    if (!index && r->argc == 2 && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK))
+        index = 1; /* most DELs have one key */
     if (!index)
-        return r->argc == 2 && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
-                   ? dispatch_release(s, c, r, bytes) /* most DELs have one key */
-                   : dispatch_classified(s, c, r, bytes);
+        return dispatch_classified(s, c, r, bytes);
     const char *key = request_arg(r, bytes, index, &len);
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule)
@@ -506,7 +484,7 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     if (s->worker->looks > 0)
         advise_looks(s, c, r, bytes);
     *result = DISPATCH_WAIT;
-    if (!c && !(push_of(s)->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c) == DISCOVERED_LATER)
+    if (!c && !(push_of(s)->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c))
         return true;
     if (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes))
         return true;

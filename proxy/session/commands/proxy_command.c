@@ -288,12 +288,10 @@ static void explain_key(struct explanation *x, uint32_t index) {
     if (rule) {
         lock_rule_text(rule, text, sizeof(text));
         pair(x, "rule", text);
-    } else {
-        pair(x, "rule", "none: forwarded as it is");
-    }
-    if (rule) {
         explain_lock(x, rule, key, len);
         explain_loss(x, rule);
+    } else {
+        pair(x, "rule", "none: forwarded as it is");
     }
     explain_fence(x, key, len);
     int slot = slot_of_key(key, len);
@@ -337,7 +335,7 @@ static enum dispatch_result proxy_explain(struct session *s, const struct reques
     sub.argv = k->request->argv + 2;
     sub.argc = k->request->argc - 2;
     const struct command *target = command_lookup(k->bytes + sub.argv[0].off, sub.argv[0].len);
-    if (!target && discover(s, &sub, k->bytes, &target) == DISCOVERED_LATER)
+    if (!target && discover(s, &sub, k->bytes, &target))
         return DISPATCH_WAIT;
     uint32_t keys[KEYS_EXPLAINED];
     bool fits = target && command_arity_ok(target, sub.argc);

@@ -120,9 +120,9 @@ static enum dispatch_result queue_as(struct session *s, const struct request_cla
     struct transaction *t = transaction_of(s);
     const struct command *c = k->command;
     size_t len = k->request->len;
-    enum readiness ready = transaction_ready(s, c, slot);
-    if (ready != READY)
-        return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
+    enum dispatch_result result;
+    if (!transaction_ready(s, c, slot, &result))
+        return result;
     if (t->scouting && (t->count >= EARLY_MAX || t->early_bytes + len > EARLY_BYTES_MAX))
         return transaction_refuse(s, c, "ERR too many commands in a transaction before the first one with a key");
     if (t->scouting) { /* it is kept until the first key has chosen the node */
@@ -388,9 +388,9 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
     const char *lacks = k->enforced ? lock_quorum_lacks(k) : NULL;
     if (lacks)
         return transaction_refuse(s, c, "%s", lacks);
-    enum readiness ready = transaction_ready(s, c, slot);
-    if (ready != READY)
-        return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
+    enum dispatch_result result;
+    if (!transaction_ready(s, c, slot, &result))
+        return result;
     return verdict == FENCE_CHECKED ? queue_fenced(s, k) : queue_keys(s, k);
 }
 

@@ -477,7 +477,7 @@ static void exec_unsent(struct request *r) {
 
 static const struct request_owner_ops looking_ops = {.left = exec_unsent};
 
-void transaction_exec(struct transaction *t, struct request *request) {
+enum dispatch_result transaction_exec(struct transaction *t, struct request *request) {
     invariant(!t->looks && !t->aborted && request->session, "a refused transaction is executed");
     LIST_FOREACH(it, &t->items) {
         struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
@@ -487,12 +487,13 @@ void transaction_exec(struct transaction *t, struct request *request) {
             t->looks = fence_looks_new(request->session, exec_looked, request);
         fence_looks_add(t->looks, item->question);
     }
-    if (!t->looks) {
+    if (t->looks) {
+        request_own(request, &t->owner, &looking_ops);
+        fence_looks_go(t->looks);
+    } else {
         exec_send(t, request);
-        return;
     }
-    request_own(request, &t->owner, &looking_ops);
-    fence_looks_go(t->looks);
+    return DISPATCHED;
 }
 
 /* ---- DISCARD, UNWATCH ------------------------------------------------------------------------------ */

@@ -100,22 +100,21 @@ static bool pin_to(struct session *s, struct upstream_node *node, int slot, cons
 }
 
 /* Repeats the first request on the pin, if its node was out of reach: at the node that has taken over, or once the map
- * shows that node; then `c` ends again. Nothing was watched, and nothing was sent after a MULTI. */
-enum anew { ANEW_SENDS, ANEW_WAITS, ANEW_NEVER };
-
-static enum anew begin_anew(struct call *c, const struct call_end *end) {
+ * shows that node; then `c` ends again. Nothing was watched, and nothing was sent after a MULTI. False: it is not. */
+static bool begin_anew(struct call *c, const struct call_end *end, void (*send)(struct request *r)) {
     struct session *s = c->request->session;
     struct transaction *t = transaction_of(s);
     bool waited = !t->pin;
     const char *error;
     if (end->why != UPSTREAM_NOT_SENT || s->watches || t->multi_ok || (!waited && t->unsent++ >= PIN_UNSENT_TWICE))
-        return ANEW_NEVER;
+        return false;
     if (t->pin)
         pin_give(s->worker, t->pin, PIN_TRANSACTION, false);
     struct upstream_node *node = pin_node(s, t->slot);
-    if (pin_to(s, node, t->slot, &error))
-        return ANEW_SENDS;
-    return t->unsent++ < PIN_UNSENT_TWICE && pin_await_map(c, node) ? ANEW_WAITS : ANEW_NEVER;
+    if (!pin_to(s, node, t->slot, &error))
+        return t->unsent++ < PIN_UNSENT_TWICE && pin_await_map(c, node);
+    send(c->request);
+    return true;
 }
 
 /* ---- WATCH, UNWATCH -------------------------------------------------------------------------------- */
@@ -185,10 +184,7 @@ static void watch_done(struct call *c, const struct call_end *end) {
     bool refused = !end->error && end->reply[0] == '-';
     if (t && refused && t->pin && watch_redirected(r, end))
         return;
-    enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
-    if (anew == ANEW_SENDS)
-        watch_send(r);
-    if (anew != ANEW_NEVER)
+    if (t && end->error && begin_anew(c, end, watch_send))
         return;
     if (t && !end->error && !refused)
         s->watches = true;
@@ -254,16 +250,13 @@ static enum dispatch_result unwatch(struct session *s, const struct command *c) 
 
 /* ---- MULTI ----------------------------------------------------------------------------------------- */
 
-static void multi_send(struct request *r, bool asked);
+static void multi_send(struct request *r);
 
 static void multi_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct transaction *t = r->session ? transaction_of(r->session) : NULL;
     bool ok = !end->error && end->reply[0] == '+', asked = c->index == 1;
-    enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
-    if (anew == ANEW_SENDS)
-        multi_send(r, asked);
-    if (anew != ANEW_NEVER)
+    if (t && end->error && begin_anew(c, end, multi_send))
         return;
     if (t && t->pin) {
         t->multi_ok = ok;
@@ -288,12 +281,13 @@ static void multi_done(struct call *c, const struct call_end *end) {
         call_answer(c, end);
 }
 
-/* Sends MULTI to the node; `asked`: the client waits for the reply, else it has had one. Until the node has said OK
+/* Sends MULTI to the node; call.index 1: the client waits for the reply, 0: it has had one. Until the node has said OK
  * once on this connection, nothing is sent after MULTI: if MULTI were refused, the commands would be executed. */
-static void multi_send(struct request *r, bool asked) {
+static void multi_send(struct request *r) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
     struct session *s = r->session;
     struct transaction *t = transaction_of(s);
+    uint32_t asked = r->call.index;
     invariant(t && t->pin && !t->lost && s->queues, "a MULTI has no connection");
     call_init(&r->call, r, multi_done);
     r->call.index = asked;
@@ -322,7 +316,9 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
     t->unsent = 0;
     if (!t->pin)
         return session_answer(s, c, "+OK\r\n", 5);
-    multi_send(request_new(s, c), true);
+    struct request *r = request_new(s, c);
+    r->call.index = 1;
+    multi_send(r);
     return DISPATCHED;
 }
 
@@ -381,35 +377,34 @@ bool transaction_may_end(const struct session *s) {
     return !t->multi_sent || t->multi_ok || t->lost;
 }
 
-enum readiness transaction_ready(struct session *s, const struct command *c, int slot) {
+bool transaction_ready(struct session *s, const struct command *c, int slot, enum dispatch_result *result) {
     struct transaction *t = transaction_of(s);
     const char *error = NULL;
+    *result = DISPATCH_WAIT;
     invariant(t && s->queues, "a command is queued outside of MULTI");
     if (!transaction_may_end(s))
-        return READY_LATER;
-    if (t->lost) {
-        transaction_refuse(s, c, "%s", t->error);
-        return READY_NEVER;
-    }
-    if (t->pin && t->scouting && slot >= 0 && !scout_ends(s, c, slot))
-        return READY_LATER;
-    if (!t->pin) {
+        return false;
+    if (t->lost)
+        error = t->error;
+    else if (t->pin && t->scouting && slot >= 0 && !scout_ends(s, c, slot))
+        return false;
+    if (!t->pin && !error) {
         struct upstream_node *node = pin_node(s, slot);
-        if (!pin_to(s, node, slot, &error)) {
-            if (pin_await_map_first(s, node))
-                return READY_LATER;
-            transaction_refuse(s, c, "%s", error);
-            return READY_NEVER;
-        }
+        if (!pin_to(s, node, slot, &error) && pin_await_map_first(s, node))
+            return false;
         t->scouting = slot < 0;
     }
+    if (error) {
+        *result = transaction_refuse(s, c, "%s", error);
+        return false;
+    }
     if (!t->multi_sent)
-        multi_send(request_new(s, c), false);
+        multi_send(request_new(s, c));
     if (!t->multi_ok)
-        return READY_LATER;
+        return false;
     if (!t->scouting)
         early_end(s, true);
-    return READY;
+    return true;
 }
 
 /* ---- the commands ---------------------------------------------------------------------------------- */
@@ -431,23 +426,16 @@ static enum dispatch_result exec(struct session *s, const struct command *c) {
         return DISPATCH_WAIT;
     if (t->aborted)
         return leave(s, c, EXECABORT);
-    if (t->lost) {
+    enum dispatch_result result = DISPATCHED;
+    if (t->lost)
         session_refuse(s, c, "%s", t->error);
-        transaction_drop(s);
-        return DISPATCHED;
-    }
-    if (!t->pin && t->count == 0) {
+    else if (!t->pin && t->count == 0)
         session_answer(s, c, "*0\r\n", 4);
+    else if (transaction_ready(s, c, SLOT_NONE, &result))
+        return transaction_exec(t, transaction_ends(s, c));
+    if (result == DISPATCHED)
         transaction_drop(s);
-        return DISPATCHED;
-    }
-    enum readiness ready = transaction_ready(s, c, SLOT_NONE);
-    if (ready == READY_NEVER)
-        transaction_drop(s);
-    if (ready != READY)
-        return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
-    transaction_exec(t, transaction_ends(s, c));
-    return DISPATCHED;
+    return result;
 }
 
 enum dispatch_result transaction_dispatch(struct session *s, const struct request_class *k) {

@@ -103,14 +103,9 @@ struct early {
     char bytes[];
 };
 
-enum readiness {
-    READY,
-    READY_LATER, /* the node has to answer first */
-    READY_NEVER  /* the client has got the reason */
-};
-
-/* Makes the transaction's node ready for commands; `slot` is the current command's, or SLOT_NONE. */
-enum readiness transaction_ready(struct session *s, const struct command *c, int slot);
+/* Makes the transaction's node ready for commands; `slot` is the current command's, or SLOT_NONE. False: *result; the
+ * node has to answer first, or the client has got the reason. */
+bool transaction_ready(struct session *s, const struct command *c, int slot, enum dispatch_result *result);
 /* Whether the transaction watches the key. */
 bool transaction_watches(const struct session *s, const char *key, size_t len);
 /* Whether the transaction can be ended now: false while its MULTI is under way. */
