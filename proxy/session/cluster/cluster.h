@@ -36,10 +36,9 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
 /* Finds the row of a request whose command is not in the table: *command, valid while the worker exists; unchanged if
  * the node does not know it either, or does not answer. True: the node is being asked, and the request waits. */
 bool discover(struct session *s, const struct resp_request *r, const char *bytes, const struct command **command);
-/* Whether only the node can find a request's keys. */
-bool discover_asks_keys(const struct command *c);
-/* Asks the node for a request's keys, and forwards the request to their node. */
-enum dispatch_result discover_keys(struct session *s, const struct request_class *k);
+/* For a request on a cluster whose keys only a node can find: asks a node, and forwards the request to the keys' node.
+ * False: for all others. */
+bool discover_keys(struct session *s, const struct request_class *k);
 
 /* The room's callbacks for workers. */
 extern const struct session_room cluster_room;

@@ -181,10 +181,6 @@ bool discover(struct session *s, const struct resp_request *r, const char *bytes
 
 /* ---- keys that only the node can find ------------------------------------------------------------------ */
 
-bool discover_asks_keys(const struct command *c) {
-    return c->id == COMMAND_UNKNOWN && ((const struct command_info *)(const void *)c)->ask_keys;
-}
-
 /* Finds the slot of the keys in the node's reply; or SLOT_NONE. Returns NULL, or the error for the client. */
 static const char *keys_slot(const struct request *r, const struct call_end *end, int *slot) {
     const char *p = end->reply, *stop = p + end->len;
@@ -220,8 +216,12 @@ static void keys_done(struct call *c, const struct call_end *end) {
     call_submit(c, slot, kept->bytes, kept->len);
 }
 
-enum dispatch_result discover_keys(struct session *s, const struct request_class *k) {
+bool discover_keys(struct session *s, const struct request_class *k) {
     struct worker *w = s->worker;
+    const struct command *c = k->command;
+    if (c->id != COMMAND_UNKNOWN || !((const struct command_info *)(const void *)c)->ask_keys ||
+        !upstream_is_cluster(w->upstream))
+        return false;
     struct upstream_lane lane = s->lane;
     struct request *request = request_new(s, k->command);
     counter_add(&w->counters.requests_forwarded, 1);
@@ -236,5 +236,5 @@ enum dispatch_result discover_keys(struct session *s, const struct request_class
     for (size_t i = 0; i < k->request->argc; i++)
         build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
     call_submit_lane(&request->call, SLOT_NONE, &lane, w->build.data, w->build.len);
-    return DISPATCHED;
+    return true;
 }

@@ -243,8 +243,8 @@ static enum dispatch_result dispatch_key_list(struct session *s, struct request_
         return DISPATCH_WAIT;
     if (c->split == SPLIT_MSET && k->request->argc % 2 == 0) /* a node of a cluster would answer CROSSSLOT first */
         return session_refuse(s, c, "ERR wrong number of arguments for 'mset' command");
-    if (discover_asks_keys(c) && upstream_is_cluster(s->worker->upstream))
-        return discover_keys(s, k);
+    if (discover_keys(s, k))
+        return DISPATCHED;
     class_find(k, s, c, k->request, k->bytes);
     if (k->key_count == 0) /* malformed, and Redis reports the error; or no key after all, as in MEMORY PURGE */
         return masters_dispatch(s, k);
@@ -535,7 +535,8 @@ static void commands_open(struct worker *w) {
 
 static void commands_close(struct session *s) {
     pause_leave(s);
-    read_from_closes(s);
+    memory_free(commands_of(s)->writes);
+    commands_of(s)->writes = NULL;
 }
 
 static const struct session_room commands_room = {.worker_opens = commands_open,

@@ -45,9 +45,8 @@ void read_from_streams(struct session *s, const struct command *c, const struct 
 /* Which node would answer the command now, for PROXY EXPLAIN: "the master", or a replica and its address. */
 void read_from_words(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                      char *out, size_t size);
-/* Callbacks of the room: a request of the session has ended; the session has. */
+/* A callback of the room: a request of the session has ended. */
 void read_from_reply_over(struct session *s);
-void read_from_closes(struct session *s);
 
 /* ---- local.c, proxy_command.c, queued_form.c ----------------------------------------------------------------- */
 

@@ -72,26 +72,23 @@ static bool is_away(const struct call_end *end) {
     return end->error && end->why != UPSTREAM_REFUSED && strncmp(end->error, "UPSTREAM ", 9) == 0;
 }
 
-/* If no node answers, users that had the right at their last question still have it: operators need PROXY then. */
-static void looked(struct call *c, const struct call_end *end) {
-    struct session *s = c->request->session;
-    if (s && !is_away(end))
-        commands_of(s)->looked_in = !end->error && granted(end);
-    if (s)
-        commands_of(s)->rights = commands_of(s)->looked_in ? RIGHTS_GRANTED
-                                 : end->error              ? RIGHTS_NOT_KNOWN_NOW
-                                                           : RIGHTS_REFUSED;
-    request_reply(c->request, "", 0, true);
-}
-
-/* If no node answers, the login that has paused the proxy may end the pause. */
-static void change_judged(struct call *c, const struct call_end *end) {
+/* Takes the answer. If no node answers, operators need PROXY: users that had the right to look at their last question
+ * still have it, and the login that has paused the proxy may end the pause. */
+static void judged(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
     const struct worker *w = c->request->worker;
-    if (s && is_away(end) && w->pause == PAUSE_PROXY && s->lane.login == atomic_load(&w->shared->pause_login))
-        commands_of(s)->rights = RIGHTS_GRANTED;
-    else if (s)
-        commands_of(s)->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
+    bool changes = c->index == 1;
+    if (s) {
+        struct command_state *state = commands_of(s);
+        bool paused = w->pause == PAUSE_PROXY && s->lane.login == atomic_load(&w->shared->pause_login);
+        bool trusted = changes ? paused : state->looked_in;
+        bool right = is_away(end) ? trusted : !end->error && granted(end);
+        if (!changes)
+            state->looked_in = right;
+        state->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : RIGHTS_REFUSED;
+        if (right)
+            state->rights = RIGHTS_GRANTED;
+    }
     request_reply(c->request, "", 0, true);
 }
 
@@ -139,7 +136,8 @@ static bool rights_wanted(struct session *s, const struct request_class *k, enum
         if (w->pause == PAUSE_PROXY)
             upstream_try_now(w->upstream);
         struct request *request = request_new(s, NULL); /* without a reply; holds later requests back */
-        request->call.done = changes ? change_judged : looked;
+        request->call.done = judged;
+        request->call.index = changes;
         request_barrier(request);
         call_submit_lane(&request->call, SLOT_NONE, &lane, changes ? CHANGE : LOOK,
                          changes ? sizeof(CHANGE) - 1 : sizeof(LOOK) - 1);

@@ -84,11 +84,6 @@ void read_from_reply_over(struct session *s) {
     s->hears &= (uint8_t)~HEARS_WRITTEN;
 }
 
-void read_from_closes(struct session *s) {
-    memory_free(commands_of(s)->writes);
-    commands_of(s)->writes = NULL;
-}
-
 /* Whether the client has written in the slot lately, or is writing. */
 static bool wrote(const struct session *s, unsigned slot) {
     const struct writes_under_way *writes = commands_of(s)->writes;

@@ -498,20 +498,13 @@ enum dispatch_result transaction_exec(struct transaction *t, struct request *req
 
 /* ---- DISCARD, UNWATCH ------------------------------------------------------------------------------ */
 
-/* A reply that is sent to the client whatever the node replies to DISCARD or UNWATCH. */
-struct leaving {
-    struct request_owner owner; /* first */
-    struct transaction *transaction;
-    const char *reply;
-};
-
 static void left(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    const struct leaving *leaving = REQUEST_OWNER(r, struct leaving);
-    invariant(leaving->transaction && !leaving->transaction->looks, "a transaction is left twice");
-    bool ok = !end->error && end->reply[0] == '+';
-    transaction_free(leaving->transaction, r->session, ok);
-    const char *reply = leaving->reply;
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
+    invariant(t && !t->looks, "a transaction is left twice");
+    const char *reply = t->left_reply;
+    request_disown(r);
+    transaction_free(t, r->session, !end->error && end->reply[0] == '+');
     if (!reply && end->error)
         reply = "+OK\r\n"; /* lost with its connection, so it is discarded */
     if (reply)
@@ -522,9 +515,8 @@ static void left(struct call *c, const struct call_end *end) {
 
 enum dispatch_result transaction_leave(struct transaction *t, struct request *request, const char *command,
                                        const char *reply) {
-    struct leaving *leaving = memory_alloc(sizeof(*leaving));
-    *leaving = (struct leaving){.transaction = t, .reply = reply};
-    request_own(request, &leaving->owner, &request_owner_freed);
+    t->left_reply = reply;
+    request_own(request, &t->owner, &request_owner_silent);
     request->call.done = left;
     call_submit_pin(&request->call, t->pin, command, strlen(command), false);
     return DISPATCHED;

@@ -67,7 +67,7 @@ struct transaction_item {
 };
 
 struct transaction {
-    struct request_owner owner; /* of the EXEC; first */
+    struct request_owner owner; /* of the EXEC, DISCARD or UNWATCH; first */
     struct worker *worker;
     struct upstream_pin *pin;  /* NULL: no node was chosen yet, or it is lost */
     int slot;                  /* the slot of the key that chose the node; -1: none */
@@ -94,6 +94,7 @@ struct transaction {
     unsigned unsent;           /* how often its first node was out of reach */
     struct text watched;       /* the hashes of lock keys that are watched, as uint64_t */
     const struct upstream_request_ops *ops; /* the call's own functions, while EXEC's reply is streamed with others */
+    const char *left_reply; /* for DISCARD and UNWATCH: the client's reply, whatever the node's; NULL: the node's */
     char error[TRANSACTION_ERROR_MAX];
 };
 
