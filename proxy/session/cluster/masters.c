@@ -111,6 +111,7 @@ bool masters_asks_all(const struct request_class *k) {
 struct masters {
     struct request_owner owner; /* first */
     enum merge merge;
+    int64_t paused; /* for MERGE_INFO: how many clients a pause holds */
     size_t count;
     struct text *replies;       /* one for each master; empty if it failed */
     struct text error;          /* the error for the client, as whole RESP */
@@ -302,57 +303,50 @@ static bool merge_running(const struct masters *m, struct text *out) {
  * All other lines are the first master's. Clients that a CLIENT PAUSE holds (`paused`) count as blocked. */
 enum { DATABASES_SHOWN = 16 };
 
-static const char *const ADDED[] = {
-    "connected_clients",
-    "tracking_clients",
-    "clients_in_timeout_table",
-    "used_memory",
-    "used_memory_rss",
-    "used_memory_peak",
-    "used_memory_overhead",
-    "used_memory_startup",
-    "used_memory_dataset",
-    "used_memory_lua",
-    "used_memory_vm_total",
-    "used_memory_scripts",
-    "maxmemory",
-    "mem_clients_normal",
-    "mem_clients_slaves",
-    "mem_cluster_links",
-    "mem_not_counted_for_evict",
-    "rdb_changes_since_last_save",
-    "total_connections_received",
-    "total_commands_processed",
-    "instantaneous_ops_per_sec",
-    "total_net_input_bytes",
-    "total_net_output_bytes",
-    "rejected_connections",
-    "expired_keys",
-    "evicted_keys",
-    "evicted_clients",
-    "keyspace_hits",
-    "keyspace_misses",
-    "total_error_replies",
-    "unexpected_error_replies",
-    "total_reads_processed",
-    "total_writes_processed",
-    "tracking_total_keys",
-    "tracking_total_items",
-};
+static const char *const ADDED[] = {"connected_clients",
+                                    "tracking_clients",
+                                    "clients_in_timeout_table",
+                                    "used_memory",
+                                    "used_memory_rss",
+                                    "used_memory_peak",
+                                    "used_memory_overhead",
+                                    "used_memory_startup",
+                                    "used_memory_dataset",
+                                    "used_memory_lua",
+                                    "used_memory_vm_total",
+                                    "used_memory_scripts",
+                                    "maxmemory",
+                                    "mem_clients_normal",
+                                    "mem_clients_slaves",
+                                    "mem_cluster_links",
+                                    "mem_not_counted_for_evict",
+                                    "rdb_changes_since_last_save",
+                                    "total_connections_received",
+                                    "total_commands_processed",
+                                    "instantaneous_ops_per_sec",
+                                    "total_net_input_bytes",
+                                    "total_net_output_bytes",
+                                    "rejected_connections",
+                                    "expired_keys",
+                                    "evicted_keys",
+                                    "evicted_clients",
+                                    "keyspace_hits",
+                                    "keyspace_misses",
+                                    "total_error_replies",
+                                    "unexpected_error_replies",
+                                    "total_reads_processed",
+                                    "total_writes_processed",
+                                    "tracking_total_keys",
+                                    "tracking_total_items",
+                                    NULL};
 
 static const char *const GREATEST[] = {
-    "loading", "async_loading", "rdb_bgsave_in_progress", "aof_rewrite_in_progress", "maxmemory_clients",
-};
+    "loading", "async_loading", "rdb_bgsave_in_progress", "aof_rewrite_in_progress", "maxmemory_clients", NULL};
 
-static bool listed(const char *const *names, size_t count, const char *name, size_t len) {
-    for (size_t i = 0; i < count; i++)
-        if (strlen(names[i]) == len && memcmp(names[i], name, len) == 0)
-            return true;
-    return false;
-}
-
-static bool is_added(const char *name, size_t len) {
-    return listed(ADDED, sizeof(ADDED) / sizeof(ADDED[0]), name, len);
+static bool listed(const char *const *names, const char *name, size_t len) {
+    while (*names && (strlen(*names) != len || memcmp(*names, name, len) != 0))
+        names++;
+    return *names != NULL;
 }
 
 /* Finds the value of a line that begins with "name:", or NULL. */
@@ -420,11 +414,11 @@ static void put_keyspace(struct text *out, const struct text *pages, size_t coun
 
 static void put_line(struct text *out, const struct text *pages, size_t count, int64_t paused, const char *line,
                      size_t len) {
-    static const char *const blocked[] = {"blocked_clients"};
+    static const char *const blocked[] = {"blocked_clients", NULL};
     static const char human[] = "_human", keyspace[] = "# Keyspace";
     const char *colon = memchr(line, ':', len);
     size_t name = colon ? (size_t)(colon - line) : 0, tail = sizeof(human) - 1;
-    if (listed(blocked, 1, line, name)) {
+    if (listed(blocked, line, name)) {
         text_printf(out, "blocked_clients:%" PRId64 "\r\n",
                     sum_add(field_merged(pages, count, line, name, true), paused));
         return;
@@ -435,12 +429,12 @@ static void put_line(struct text *out, const struct text *pages, size_t count, i
     }
     if (line[0] == 'd' && line[1] == 'b' && line[2] >= '0' && line[2] <= '9') /* a database's keys */
         return;
-    if (is_added(line, name) || listed(GREATEST, sizeof(GREATEST) / sizeof(GREATEST[0]), line, name)) {
+    if (listed(ADDED, line, name) || listed(GREATEST, line, name)) {
         text_append(out, line, name);
-        text_printf(out, ":%" PRId64 "\r\n", field_merged(pages, count, line, name, is_added(line, name)));
+        text_printf(out, ":%" PRId64 "\r\n", field_merged(pages, count, line, name, listed(ADDED, line, name)));
         return;
     }
-    if (name > tail && memcmp(line + name - tail, human, tail) == 0 && is_added(line, name - tail)) {
+    if (name > tail && memcmp(line + name - tail, human, tail) == 0 && listed(ADDED, line, name - tail)) {
         text_append(out, line, name + 1);
         put_human(out, field_merged(pages, count, line, name - tail, true));
         text_append(out, "\r\n", 2);
@@ -452,7 +446,7 @@ static void put_line(struct text *out, const struct text *pages, size_t count, i
 }
 
 /* Merges the pages in the replies into a reply of the same type. */
-static bool merge_pages(const struct masters *m, int64_t paused, struct text *out) {
+static bool merge_pages(const struct masters *m, struct text *out) {
     struct text *pages = memory_zalloc(m->count * sizeof(*pages)), merged = {0};
     size_t count = 0;
     char type = '$';
@@ -470,7 +464,7 @@ static bool merge_pages(const struct masters *m, int64_t paused, struct text *ou
     while (*line) {
         const char *end = strchr(line, '\n');
         size_t len = end ? (size_t)(end - line) + 1 : strlen(line);
-        put_line(&merged, pages, count, paused, line, len);
+        put_line(&merged, pages, count, m->paused, line, len);
         line += len;
     }
     if (count > 0)
@@ -484,41 +478,24 @@ static bool merge_pages(const struct masters *m, int64_t paused, struct text *ou
 
 /* ---- the reply ---------------------------------------------------------------------------------------- */
 
-/* Merges the replies into *out. False: they are malformed. */
-static bool merge(const struct masters *m, int64_t paused, struct text *out) {
-    switch (m->merge) {
-    case MERGE_SUM:
-    case MERGE_MIN:
-    case MERGE_MAX:
-        return merge_numbers(m, out);
-    case MERGE_APPEND:
-        return merge_append(m, out);
-    case MERGE_UNION:
-        return merge_names(m, out);
-    case MERGE_COUNTS:
-        return merge_counts(m, out);
-    case MERGE_RUNNING:
-        return merge_running(m, out);
-    case MERGE_INFO:
-        return merge_pages(m, paused, out);
-    case MERGE_ONE:
-    case MERGE_SAME:
-    case MERGE_ANY:
-        return merge_first(m, out);
-    }
-    return false;
-}
+/* Merge the replies into *out. False: they are malformed. */
+static bool (*const MERGES[])(const struct masters *m, struct text *out) = {
+    [MERGE_ONE] = merge_first,       [MERGE_SAME] = merge_first,    [MERGE_SUM] = merge_numbers,
+    [MERGE_MIN] = merge_numbers,     [MERGE_MAX] = merge_numbers,   [MERGE_APPEND] = merge_append,
+    [MERGE_UNION] = merge_names,     [MERGE_COUNTS] = merge_counts, [MERGE_ANY] = merge_first,
+    [MERGE_RUNNING] = merge_running, [MERGE_INFO] = merge_pages};
 
 static void masters_finish(struct request *r) {
     struct masters *m = REQUEST_OWNER(r, struct masters);
     struct text reply = {0};
     bool answered = false, passes = m->merge == MERGE_ANY || m->merge == MERGE_RUNNING || m->merge == MERGE_INFO;
     invariant(m->count > 0 && r->parts_left == 0, "%u masters are left of %zu", r->parts_left, m->count);
+    m->paused = atomic_load(&r->worker->shared->paused);
     for (size_t i = 0; i < m->count; i++)
         answered |= m->replies[i].len > 0;
     if (m->error.len > 0 && !(answered && passes)) /* else the replies count although other masters have failed */
         request_reply(r, m->error.data, m->error.len, true);
-    else if (merge(m, atomic_load(&r->worker->shared->paused), &reply))
+    else if (MERGES[m->merge](m, &reply))
         request_reply(r, reply.data, reply.len, true);
     else
         request_error(r, "UPSTREAM the masters' replies can't be merged");

@@ -322,21 +322,20 @@ static void pause_visit(struct broadcast *t, struct worker *w) {
     pause_start(w, PAUSE_PROXY, LIST_ENTRY(t, struct stoppage, broadcast)->ms);
 }
 
-void proxy_pause(struct session *s, const struct request_class *k) {
+enum dispatch_result proxy_pause(struct session *s, const struct request_class *k) {
     int64_t ms = PAUSE_DEFAULT_MS;
     char text[TIME_TEXT_MAX];
     if (k->request->argc == 3 &&
         (!units_time(request_arg_text(k->request, k->bytes, 2, text, sizeof(text)), 1000, &ms) || ms < PAUSE_LEAST_MS ||
-         ms > PAUSE_MOST_MS)) {
-        session_refuse(s, k->command, "ERR PROXY PAUSE: expected a time of 100ms to 1h, such as 30s");
-        return;
-    }
+         ms > PAUSE_MOST_MS))
+        return session_refuse(s, k->command, "ERR PROXY PAUSE: expected a time of 100ms to 1h, such as 30s");
     struct stoppage *p = begin(s, k->command, ms);
     atomic_store(&s->worker->shared->pause_mark, 0);
     atomic_store(&s->worker->shared->pause_login, s->lane.login);
     units_time_text(ms, text, sizeof(text));
     log_notice("PROXY PAUSE: clients wait for %s, or until PROXY RESUME", text);
     broadcast_start(&p->broadcast, s->worker, pause_visit, all_are_paused);
+    return DISPATCHED;
 }
 
 /* ---- RESUME --------------------------------------------------------------------------------------------- */
@@ -391,11 +390,11 @@ static void ask_master(struct stoppage *p) {
     ask_node(p, master, answered);
 }
 
-void proxy_resume(struct session *s, const struct command *c) {
+enum dispatch_result proxy_resume(struct session *s, const struct command *c) {
     if (s->worker->pause != PAUSE_PROXY)
-        session_refuse(s, c, "ERR PROXY RESUME: there is no PROXY PAUSE");
-    else
-        ask_master(begin(s, c, INT64_MAX));
+        return session_refuse(s, c, "ERR PROXY RESUME: there is no PROXY PAUSE");
+    ask_master(begin(s, c, INT64_MAX));
+    return DISPATCHED;
 }
 
 /* ---- SWITCH --------------------------------------------------------------------------------------------- */
@@ -492,7 +491,7 @@ static void switch_begin(struct broadcast *t) {
 }
 
 /* The pause must not end in some threads before the switch: it may have to wait for each of two nodes. */
-void proxy_switch(struct session *s, const struct command *c) {
+enum dispatch_result proxy_switch(struct session *s, const struct command *c) {
     struct proxy_shared *shared = s->worker->shared;
     char address[NODE_MAX];
     int64_t mark = atomic_load(&shared->pause_mark);
@@ -504,14 +503,13 @@ void proxy_switch(struct session *s, const struct command *c) {
         error = "ERR PROXY SWITCH: the configuration names the upstream in force";
     if (!error && (s->worker->pause != PAUSE_PROXY || mark == 0))
         error = "ERR PROXY SWITCH: send PROXY PAUSE first, at a time when no transaction lasts and Redis takes writes";
-    if (error) {
-        session_refuse(s, c, "%s", error);
-        return;
-    }
+    if (error)
+        return session_refuse(s, c, "%s", error);
     struct stoppage *p = begin(s, c, INT64_MAX);
     p->ms = 4 * s->worker->config->upstream_timeout_ms;
     p->mark = mark;
     p->asked = worker_steady_ms(s->worker);
     memcpy(p->address, address, sizeof(p->address));
     broadcast_start(&p->broadcast, s->worker, pause_visit, switch_begin);
+    return DISPATCHED;
 }

@@ -108,9 +108,9 @@ void pause_end(struct worker *w);
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
 
 /* Run PROXY PAUSE [time], PROXY RESUME and PROXY SWITCH. */
-void proxy_pause(struct session *s, const struct request_class *k);
-void proxy_resume(struct session *s, const struct command *c);
-void proxy_switch(struct session *s, const struct command *c);
+enum dispatch_result proxy_pause(struct session *s, const struct request_class *k);
+enum dispatch_result proxy_resume(struct session *s, const struct command *c);
+enum dispatch_result proxy_switch(struct session *s, const struct command *c);
 
 /* ---- slow.c ---- */
 

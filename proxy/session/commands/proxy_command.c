@@ -494,16 +494,15 @@ static bool reload_step(struct worker *w, struct worker_slices *slices) {
 }
 
 /* PROXY NOTIFY ON|OFF: whether the client gets a push when a lease of its own is over. Only RESP3 has pushes. */
-static void proxy_notify(struct session *s, const struct request_class *k) {
+static enum dispatch_result proxy_notify(struct session *s, const struct request_class *k) {
     bool on = class_arg_is(k, 2, "on");
-    if (!on && !class_arg_is(k, 2, "off")) {
-        session_refuse(s, k->command, "ERR PROXY NOTIFY: expected ON or OFF");
-    } else if (on && s->lane.protocol != 3) {
-        session_refuse(s, k->command, "ERR PROXY NOTIFY ON is for RESP3, which has pushes: send HELLO 3 first");
-    } else {
-        atomic_store(&s->lock.notified, on);
-        session_answer(s, k->command, "+OK\r\n", 5);
-    }
+    if (!on && !class_arg_is(k, 2, "off"))
+        return session_refuse(s, k->command, "ERR PROXY NOTIFY: expected ON or OFF");
+    if (on && s->lane.protocol != 3)
+        return session_refuse(s, k->command,
+                              "ERR PROXY NOTIFY ON is for RESP3, which has pushes: send HELLO 3 first");
+    atomic_store(&s->lock.notified, on);
+    return session_answer(s, k->command, "+OK\r\n", 5);
 }
 
 enum dispatch_result proxy_dispatch(struct session *s, const struct request_class *k) {
@@ -519,8 +518,8 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct request_clas
     if (watch && s->worker->shared->watch)
         return watch_dispatch(s, k);
     if (k->request->argc < 2)
-        session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");
-    else if (class_arg_is(k, 1, "lock") && k->request->argc == 3)
+        return session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");
+    if (class_arg_is(k, 1, "lock") && k->request->argc == 3)
         return proxy_lock(s, k, LOCK_ASK_ALL);
     else if (class_arg_is(k, 1, "token") && k->request->argc == 3)
         return proxy_lock(s, k, LOCK_ASK_TOKEN);
@@ -529,17 +528,17 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct request_clas
     else if (class_arg_is(k, 1, "witness") && k->request->argc == 4 && class_arg_is(k, 2, "trust"))
         lock_witness_trust(s, c, k->bytes + k->request->argv[3].off, k->request->argv[3].len);
     else if (class_arg_is(k, 1, "notify") && k->request->argc == 3)
-        proxy_notify(s, k);
+        return proxy_notify(s, k);
     else if (class_arg_is(k, 1, "explain") && k->request->argc >= 3)
         return proxy_explain(s, k);
     else if (class_arg_is(k, 1, "reload") && k->request->argc == 2)
         work_begin(s, c, memory_zalloc(sizeof(struct proxy_work)), reload_step);
     else if (class_arg_is(k, 1, "pause") && k->request->argc <= 3)
-        proxy_pause(s, k);
+        return proxy_pause(s, k);
     else if (class_arg_is(k, 1, "resume") && k->request->argc == 2)
-        proxy_resume(s, c);
+        return proxy_resume(s, c);
     else if (class_arg_is(k, 1, "switch") && k->request->argc == 2)
-        proxy_switch(s, c);
+        return proxy_switch(s, c);
     else if (s->worker->shared->admin && class_arg_is(k, at, "locks") && k->request->argc <= at + 2)
         proxy_show_later(s, k, engine_walk_new(LOCKS_SHOWN_MAX));
     else if (s->worker->shared->admin && class_arg_is(k, 1, "top") && k->request->argc <= 3)
