@@ -157,14 +157,6 @@ static enum dispatch_result answer_about(struct session *s, const struct request
     return session_refuse(s, k->command, "ERR Unknown node %.*s", (int)len, id);
 }
 
-static enum dispatch_result answer_none(struct session *s, const struct request_class *k) {
-    return answer_about(s, k, "*0\r\n");
-}
-
-static enum dispatch_result answer_reports(struct session *s, const struct request_class *k) {
-    return answer_about(s, k, ":0\r\n");
-}
-
 /* ---- forwarded to the slot's node ---------------------------------------------------------------------- */
 
 static int slot_argument(const struct request_class *k) {
@@ -189,21 +181,22 @@ static const struct subcommand {
     const char *name;
     size_t argc;
     enum dispatch_result (*serve)(struct session *s, const struct request_class *k);
+    const char *about; /* with no `serve`: the reply of answer_about */
 } SUBCOMMANDS[] = {
-    {"slots", 2, answer_slots},
-    {"shards", 2, answer_shards},
-    {"nodes", 2, answer_nodes},
-    {"info", 2, answer_info},
-    {"myid", 2, answer_myid},
-    {"links", 2, answer_none},
-    {"keyslot", 3, answer_keyslot},
-    {"replicas", 3, answer_none},
-    {"slaves", 3, answer_none},
-    {"count-failure-reports", 3, answer_reports},
-    {"countkeysinslot", 3, forward},
-    {"getkeysinslot", 4, forward_keys},
-    {"myshardid", 2, forward}, /* since 7.2 */
-    {"help", 2, forward},
+    {"slots", 2, .serve = answer_slots},
+    {"shards", 2, .serve = answer_shards},
+    {"nodes", 2, .serve = answer_nodes},
+    {"info", 2, .serve = answer_info},
+    {"myid", 2, .serve = answer_myid},
+    {"links", 2, .about = "*0\r\n"},
+    {"keyslot", 3, .serve = answer_keyslot},
+    {"replicas", 3, .about = "*0\r\n"},
+    {"slaves", 3, .about = "*0\r\n"},
+    {"count-failure-reports", 3, .about = ":0\r\n"},
+    {"countkeysinslot", 3, .serve = forward},
+    {"getkeysinslot", 4, .serve = forward_keys},
+    {"myshardid", 2, .serve = forward}, /* since 7.2 */
+    {"help", 2, .serve = forward},
 };
 /* Subcommands that change the cluster. */
 static const char *const CHANGES[] = {"addslots", "addslotsrange", "bumpepoch",        "delslots", "delslotsrange",
@@ -237,7 +230,7 @@ enum dispatch_result cluster_dispatch(struct session *s, const struct request_cl
     if (wrong)
         return session_refuse(s, k->command, "%s", wrong);
     if (sub)
-        return sub->serve(s, k);
+        return sub->serve ? sub->serve(s, k) : answer_about(s, k, sub->about);
     return session_refuse(s, k->command,
                           "ERR CLUSTER %s changes the cluster, which lockkeeper does not do; send it to a node",
                           CHANGES[class_arg_choice(k, 1, CHANGES)]);

@@ -153,34 +153,36 @@ static bool read_array(const struct text *reply, const char **p, const char **en
     return true;
 }
 
-/* Merges integers, or arrays of as many integers each. */
+/* Merges integers, or arrays of as many integers each; for MERGE_COUNTS each second one, behind its name. */
 static bool merge_numbers(const struct masters *m, struct text *out) {
-    const char *p, *end;
+    const char **at = memory_alloc(m->count * sizeof(*at)), *end;
     int64_t count = 1, more = 1;
-    bool alone = m->replies[0].data[0] == ':';
-    if (!alone && !read_array(&m->replies[0], &p, &end, &count))
-        return false;
-    size_t size = (size_t)count;
-    int64_t *merged = memory_zalloc((size + 1) * sizeof(*merged));
-    bool right = true;
+    bool counts = m->merge == MERGE_COUNTS, alone = !counts && m->replies[0].data[0] == ':', right = true;
     for (size_t i = 0; right && i < m->count; i++) {
-        p = m->replies[i].data;
-        end = p + m->replies[i].len;
-        right = alone || (read_array(&m->replies[i], &p, &end, &more) && more == count);
-        for (size_t k = 0; right && k < size; k++) {
-            struct resp_item item;
-            right = resp_item_read(&p, end, &item) && item.type == ':';
-            if (right && alone && m->merge == MERGE_SUM)
-                merged[k] = sum_add(merged[k], item.num);
-            else if (right && (i == 0 || (m->merge == MERGE_MIN ? item.num < merged[k] : item.num > merged[k])))
-                merged[k] = item.num;
-        }
+        at[i] = m->replies[i].data;
+        right = alone || (read_array(&m->replies[i], &at[i], &end, &more) && (i == 0 || more == count));
+        count = more;
     }
-    if (right && !alone)
-        text_printf(out, "*%zu\r\n", size);
-    for (size_t k = 0; right && k < size; k++)
-        text_printf(out, ":%lld\r\n", (long long)merged[k]);
-    memory_free(merged);
+    if (!alone)
+        text_printf(out, "*%lld\r\n", (long long)count);
+    for (int64_t k = 0; right && k < count; k++) {
+        bool name = counts && k % 2 == 0;
+        int64_t merged = 0;
+        for (size_t i = 0; right && i < m->count; i++) {
+            const char *start = at[i];
+            struct resp_item item;
+            right = resp_item_read(&at[i], m->replies[i].data + m->replies[i].len, &item) && (name || item.type == ':');
+            if (right && name && i == 0)
+                text_append(out, start, (size_t)(at[i] - start));
+            else if (right && (counts || (alone && m->merge == MERGE_SUM)))
+                merged = sum_add(merged, item.num);
+            else if (right && (i == 0 || (m->merge == MERGE_MIN ? item.num < merged : item.num > merged)))
+                merged = item.num;
+        }
+        if (right && !name)
+            text_printf(out, ":%lld\r\n", (long long)merged);
+    }
+    memory_free(at);
     return right;
 }
 
@@ -192,21 +194,6 @@ static bool merge_first(const struct masters *m, struct text *out) {
         return true;
     }
     return false;
-}
-
-static bool merge_append(const struct masters *m, struct text *out) {
-    const char *p, *end;
-    int64_t total = 0, count;
-    for (size_t i = 0; i < m->count; i++) {
-        if (!read_array(&m->replies[i], &p, &end, &count))
-            return merge_first(m, out);
-        total += count;
-    }
-    text_printf(out, "*%lld\r\n", (long long)total);
-    for (size_t i = 0; i < m->count; i++)
-        if (read_array(&m->replies[i], &p, &end, &count))
-            text_append(out, p, (size_t)(end - p));
-    return true;
 }
 
 struct name {
@@ -221,64 +208,37 @@ static int name_compare(const void *a, const void *b) {
     return memcmp(x->data, y->data, x->len);
 }
 
-/* A client of the proxy subscribes at one master, and each master only knows its own subscribers. */
-static bool merge_names(const struct masters *m, struct text *out) {
-    size_t total = 0, at = 0, shown = 0;
+/* Joins arrays; for MERGE_UNION each element once: a client of the proxy subscribes at one master, and each master only
+ * knows its own subscribers. */
+static bool merge_elements(const struct masters *m, struct text *out) {
+    struct name *names = NULL;
+    size_t count = 0, shown = 0;
     const char *p, *end;
-    int64_t n;
-    for (size_t i = 0; i < m->count; i++) {
-        if (!read_array(&m->replies[i], &p, &end, &n))
-            return false;
-        total += (size_t)n;
-    }
-    struct name *names = memory_alloc((total + 1) * sizeof(*names));
-    bool right = true;
+    int64_t n = 0;
+    bool right = true, all = m->merge == MERGE_APPEND;
     for (size_t i = 0; right && i < m->count; i++) {
         right = read_array(&m->replies[i], &p, &end, &n);
+        if (right)
+            names = memory_realloc(names, (count + (size_t)n + 1) * sizeof(*names));
         for (int64_t k = 0; right && k < n; k++) {
             const char *next = resp_item_end(p, end);
             right = next != NULL;
             if (right)
-                names[at++] = (struct name){p, (size_t)(next - p)};
+                names[count++] = (struct name){p, (size_t)(next - p)};
             p = next;
         }
     }
-    qsort(names, at, sizeof(*names), name_compare);
-    for (size_t i = 0; i < at; i++)
-        if (shown == 0 || name_compare(&names[shown - 1], &names[i]) != 0)
+    if (right && !all)
+        qsort(names, count, sizeof(*names), name_compare);
+    for (size_t i = 0; right && i < count; i++)
+        if (all || shown == 0 || name_compare(&names[shown - 1], &names[i]) != 0)
             names[shown++] = names[i];
-    text_printf(out, "*%zu\r\n", shown);
+    if (right)
+        text_printf(out, "*%zu\r\n", shown);
     for (size_t i = 0; i < shown; i++)
         text_append(out, names[i].data, names[i].len);
     memory_free(names);
-    return right;
-}
-
-static bool merge_counts(const struct masters *m, struct text *out) {
-    const char **at = memory_alloc(m->count * sizeof(*at)), *end;
-    int64_t n = 0, more = 0;
-    bool right = true;
-    for (size_t i = 0; right && i < m->count; i++) {
-        right = read_array(&m->replies[i], &at[i], &end, &more) && (i == 0 || more == n);
-        n = more;
-    }
-    text_printf(out, "*%lld\r\n", (long long)n);
-    for (int64_t k = 0; right && k < n / 2; k++) {
-        int64_t sum = 0;
-        for (size_t i = 0; right && i < m->count; i++) {
-            const char *start = at[i];
-            end = m->replies[i].data + m->replies[i].len;
-            struct resp_item name, number;
-            right = resp_item_read(&at[i], end, &name);
-            if (right && i == 0)
-                text_append(out, start, (size_t)(at[i] - start));
-            right = right && resp_item_read(&at[i], end, &number) && number.type == ':';
-            sum = sum_add(sum, right ? number.num : 0);
-        }
-        text_printf(out, ":%lld\r\n", (long long)sum);
-    }
-    memory_free(at);
-    return right;
+    return right || (all && merge_first(m, out));
 }
 
 /* The reply begins with "running_script" and either the script or null. */
@@ -480,9 +440,9 @@ static bool merge_pages(const struct masters *m, struct text *out) {
 
 /* Merge the replies into *out. False: they are malformed. */
 static bool (*const MERGES[])(const struct masters *m, struct text *out) = {
-    [MERGE_ONE] = merge_first,       [MERGE_SAME] = merge_first,    [MERGE_SUM] = merge_numbers,
-    [MERGE_MIN] = merge_numbers,     [MERGE_MAX] = merge_numbers,   [MERGE_APPEND] = merge_append,
-    [MERGE_UNION] = merge_names,     [MERGE_COUNTS] = merge_counts, [MERGE_ANY] = merge_first,
+    [MERGE_ONE] = merge_first,       [MERGE_SAME] = merge_first,     [MERGE_SUM] = merge_numbers,
+    [MERGE_MIN] = merge_numbers,     [MERGE_MAX] = merge_numbers,    [MERGE_APPEND] = merge_elements,
+    [MERGE_UNION] = merge_elements,  [MERGE_COUNTS] = merge_numbers, [MERGE_ANY] = merge_first,
     [MERGE_RUNNING] = merge_running, [MERGE_INFO] = merge_pages};
 
 static void masters_finish(struct request *r) {

@@ -47,7 +47,7 @@ struct split {
     int64_t sum;
     size_t item_count;
     struct item *items;              /* sorted by slot; a part has items [index, index + count) */
-    struct piece *pieces;            /* by order */
+    struct piece *pieces;            /* by order; NULL: it is no MGET */
     struct text *kept;               /* replies that pieces point into, one for each part */
     struct audit_note *note;         /* the command's effect on audited keys, or NULL */
     struct session *session;         /* while it exists */
@@ -77,24 +77,14 @@ static void split_sightings(struct request *r, const struct split *split) {
     }
 }
 
-/* Ends the audit of keys that some part has touched, with the whole reply. */
-static void split_audited(struct request *r, struct split *split) {
+/* Ends the audit of keys that some part has touched, with the whole reply, of which this is the head. */
+static void split_audited(struct request *r, struct split *split, const char *head, size_t len) {
     struct text whole = {0};
-    char *header = text_reserve(&whole, RESP_HEADER_MAX);
-    struct call_end end = {.why = UPSTREAM_UNKNOWN};
-    if (split->failed) {
-        end.error = split->error;
-    } else if (split->kind == SPLIT_MGET) {
-        text_commit(&whole, resp_header_write(header, '*', (int64_t)split->item_count));
-        for (size_t i = 0; i < split->item_count; i++)
-            text_append(&whole, split->pieces[i].data, split->pieces[i].len);
-    } else if (split->kind == SPLIT_SUM) {
-        text_commit(&whole, resp_header_write(header, ':', split->sum));
-    } else {
-        text_append(&whole, "+OK\r\n", 5);
-    }
-    end.reply = whole.data;
-    end.len = whole.len;
+    text_append(&whole, head, len);
+    for (size_t i = 0; split->pieces && !split->failed && i < split->item_count; i++)
+        text_append(&whole, split->pieces[i].data, split->pieces[i].len);
+    struct call_end end = {.why = UPSTREAM_UNKNOWN, .reply = whole.data, .len = whole.len};
+    end.error = split->failed ? split->error : NULL;
     if (r->session)
         audit_released(r->session);
     audit_end(r->worker, r->session, split->note, &end);
@@ -106,18 +96,20 @@ static void split_finish(struct request *r) {
     invariant(split->waiting == 0 && r->parts_left == 0 && !split->looks, "%zu parts wait, %u are left", split->waiting,
               r->parts_left);
     request_disown(r);
-    char number[RESP_HEADER_MAX];
+    char head[RESP_HEADER_MAX] = "+OK\r\n";
+    size_t len = 5;
+    if (split->kind != SPLIT_MSET)
+        len =
+            resp_header_write(head, split->pieces ? '*' : ':', split->pieces ? (int64_t)split->item_count : split->sum);
     if (split->note)
-        split_audited(r, split);
+        split_audited(r, split, head, len);
     if (split->failed) {
         request_error(r, split->error);
-    } else if (split->kind == SPLIT_SUM) {
-        request_reply(r, number, resp_header_write(number, ':', split->sum), true);
-    } else if (split->kind == SPLIT_MSET) {
-        request_reply(r, "+OK\r\n", 5, true);
+    } else if (!split->pieces) {
+        request_reply(r, head, len, true);
     } else {
         split_sightings(r, split);
-        request_reply(r, number, resp_header_write(number, '*', (int64_t)split->item_count), false);
+        request_reply(r, head, len, false);
         for (size_t i = 0; i < split->item_count; i++)
             request_reply(r, split->pieces[i].data, split->pieces[i].len, false);
         request_reply(r, "", 0, true);

@@ -494,10 +494,6 @@ void client_set_text(char **field, const char *text, size_t len) {
     *field = len > 0 ? memory_strndup(text, len) : NULL;
 }
 
-static enum dispatch_result reply_ok(struct session *s, const struct command *c) {
-    return session_answer(s, c, "+OK\r\n", 5);
-}
-
 /* ---- names -------------------------------------------------------------------------------------- */
 
 static enum dispatch_result client_setname(struct session *s, const struct request_class *k) {
@@ -507,7 +503,7 @@ static enum dispatch_result client_setname(struct session *s, const struct reque
         return session_refuse(s, k->command, CLIENT_NAME_REFUSED);
     client_set_text(&s->name, name, len);
     session_identify(s);
-    return reply_ok(s, k->command);
+    return session_answer(s, k->command, "+OK\r\n", 5);
 }
 
 static enum dispatch_result client_getname(struct session *s, const struct request_class *k) {
@@ -532,7 +528,7 @@ static enum dispatch_result client_setinfo(struct session *s, const struct reque
     client_set_text(name ? &s->lib_name : &s->lib_version, value, len);
     if (name)
         engine_session_library(s->worker->shared->engine, &s->lock, value, len);
-    return reply_ok(s, k->command);
+    return session_answer(s, k->command, "+OK\r\n", 5);
 }
 
 /* ---- the rest ----------------------------------------------------------------------------------- */
@@ -558,7 +554,7 @@ static enum dispatch_result client_reply(struct session *s, const struct request
         return class_pass(s, k, SLOT_NONE);
     if (mode != REPLY_SKIP_NEXT || s->reply_mode != REPLY_OFF)
         s->reply_mode = (uint8_t)mode;
-    return mode == REPLY_ON ? reply_ok(s, k->command) : DISPATCHED;
+    return mode == REPLY_ON ? session_answer(s, k->command, "+OK\r\n", 5) : DISPATCHED;
 }
 
 /* Runs CLIENT NO-EVICT, which is only shown: the proxy evicts no clients. */
@@ -567,7 +563,7 @@ static enum dispatch_result client_no_evict(struct session *s, const struct requ
     if (!on && !class_arg_is(k, 2, "off"))
         return class_pass(s, k, SLOT_NONE);
     commands_of(s)->no_evict = on;
-    return reply_ok(s, k->command);
+    return session_answer(s, k->command, "+OK\r\n", 5);
 }
 
 /* ---- all subcommands ------------------------------------------------------------------------------ */

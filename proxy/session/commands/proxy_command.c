@@ -499,8 +499,7 @@ static enum dispatch_result proxy_notify(struct session *s, const struct request
     if (!on && !class_arg_is(k, 2, "off"))
         return session_refuse(s, k->command, "ERR PROXY NOTIFY: expected ON or OFF");
     if (on && s->lane.protocol != 3)
-        return session_refuse(s, k->command,
-                              "ERR PROXY NOTIFY ON is for RESP3, which has pushes: send HELLO 3 first");
+        return session_refuse(s, k->command, "ERR PROXY NOTIFY ON is for RESP3, which has pushes: send HELLO 3 first");
     atomic_store(&s->lock.notified, on);
     return session_answer(s, k->command, "+OK\r\n", 5);
 }
