@@ -29,34 +29,26 @@ struct self {
     char id[ID_LEN + 1];
 };
 
-/* Finds the address that the client connected to. For a client of the unix socket only the TCP port is known. */
-static void connected_address(const struct session *s, struct self *self) {
-    struct sockaddr_storage at;
+/* The address is the one that the client connected to. For a client of the unix socket only the TCP port is known. */
+static struct self self_of(const struct session *s) {
+    const struct config *c = s->worker->config;
+    struct self self = {.host = "127.0.0.1", .port = (int)c->port};
+    struct sockaddr_storage at = {0};
     socklen_t len = sizeof(at);
-    self->port = (int)s->worker->config->port;
-    snprintf(self->host, sizeof(self->host), "127.0.0.1");
     if (s->reached)
         at = *s->reached;
     else if (getsockname(s->fd, (struct sockaddr *)&at, &len) != 0)
-        return;
+        at.ss_family = AF_UNSPEC;
     if (at.ss_family == AF_INET) {
         const struct sockaddr_in *in = (const void *)&at;
-        inet_ntop(AF_INET, &in->sin_addr, self->host, sizeof(self->host));
-        self->port = ntohs(in->sin_port);
+        inet_ntop(AF_INET, &in->sin_addr, self.host, sizeof(self.host));
+        self.port = ntohs(in->sin_port);
     } else if (at.ss_family == AF_INET6) {
         const struct sockaddr_in6 *in6 = (const void *)&at;
-        if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
-            inet_ntop(AF_INET, &in6->sin6_addr.s6_addr[12], self->host, sizeof(self->host));
-        else
-            inet_ntop(AF_INET6, &in6->sin6_addr, self->host, sizeof(self->host));
-        self->port = ntohs(in6->sin6_port);
+        bool mapped = IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr);
+        inet_ntop(mapped ? AF_INET : AF_INET6, &in6->sin6_addr.s6_addr[mapped ? 12 : 0], self.host, sizeof(self.host));
+        self.port = ntohs(in6->sin6_port);
     }
-}
-
-static struct self self_of(const struct session *s) {
-    const struct config *c = s->worker->config;
-    struct self self;
-    connected_address(s, &self);
     if (c->cluster_announce_ip)
         snprintf(self.host, sizeof(self.host), "%s", c->cluster_announce_ip);
     int port = (int)(s->tls ? c->cluster_announce_tls_port : c->cluster_announce_port);
@@ -70,7 +62,6 @@ static struct self self_of(const struct session *s) {
         if (*p != '-')
             self.id[i++] = *p;
     }
-    self.id[ID_LEN] = '\0';
     return self;
 }
 

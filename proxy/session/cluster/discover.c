@@ -113,8 +113,8 @@ static void question_done(struct call *c, const struct call_end *end) {
         answer = p;
         len = (size_t)(end->reply + end->len - p);
     }
-    bool same = row && row->info && answer && row->answer_len == len && memcmp(row->answer, answer, len) == 0;
-    if (row && (same || (row->info && !answer))) { /* unchanged, or not available at the moment */
+    if (row && row->info && /* unchanged, or not available at the moment */
+        (!answer || (row->answer_len == len && memcmp(row->answer, answer, len) == 0))) {
         row->asked_ms = worker_now(w);
         row->asking = false;
     } else {

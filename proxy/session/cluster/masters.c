@@ -560,8 +560,8 @@ static void master_done(struct call *c, const struct call_end *end) {
         masters_finish(r);
 }
 
-/* Asks over a separate connection, in database 0: a node that runs a script refuses SELECT. */
-static void ask_apart(struct session *s, struct request *request, size_t i, const char *bytes, size_t len) {
+/* Asks a master; over a separate connection in database 0, since a node that runs a script refuses SELECT. */
+static void ask_master(struct session *s, struct request *request, size_t i, const char *bytes, size_t len) {
     static const struct upstream_pin_events none;
     struct masters *m = REQUEST_OWNER(request, struct masters);
     struct upstream *u = s->worker->upstream;
@@ -570,15 +570,19 @@ static void ask_apart(struct session *s, struct request *request, size_t i, cons
     char client[SESSION_ADDRESS_MAX];
     struct upstream_claim claim = {.client = session_host(s, client, sizeof(client))};
     lane.db = 0;
-    invariant(i < m->count && !m->pins[i], "master %zu of %zu", i, m->count);
-    m->pins[i] = upstream_pin_open(u, upstream_master(u, i), &lane, &claim, &none, &error);
-    if (!m->pins[i]) {
+    invariant(i < m->count && !(m->pins && m->pins[i]), "master %zu of %zu", i, m->count);
+    if (m->pins)
+        m->pins[i] = upstream_pin_open(u, upstream_master(u, i), &lane, &claim, &none, &error);
+    if (m->pins && !m->pins[i]) {
         note_error(m, error, strlen(error));
         return;
     }
     struct call *call = call_new(request, master_done);
     call->index = (uint32_t)i;
-    call_submit_pin(call, m->pins[i], bytes, len, false);
+    if (m->pins)
+        call_submit_pin(call, m->pins[i], bytes, len, false);
+    else
+        call_submit_master(call, i, bytes, len);
 }
 
 enum dispatch_result masters_dispatch(struct session *s, const struct request_class *k) {
@@ -607,15 +611,8 @@ enum dispatch_result masters_dispatch(struct session *s, const struct request_cl
     m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
     request_own(request, &m->owner, &masters_ops);
     request->parts_left = 1; /* held here until all are asked, since some may end at once */
-    for (size_t i = 0; i < m->count; i++) {
-        if (way->apart) {
-            ask_apart(s, request, i, k->bytes, k->request->len);
-            continue;
-        }
-        struct call *call = call_new(request, master_done);
-        call->index = (uint32_t)i;
-        call_submit_master(call, i, k->bytes, k->request->len);
-    }
+    for (size_t i = 0; i < m->count; i++)
+        ask_master(s, request, i, k->bytes, k->request->len);
     if (--request->parts_left == 0)
         masters_finish(request);
     return DISPATCHED;

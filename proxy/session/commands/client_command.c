@@ -28,6 +28,7 @@ static const int64_t PAUSE_LONGEST_MS = INT64_MAX / 2; /* for a longer pause Red
 enum {
     IDS_MAX = 10000,      /* in one CLIENT LIST ID */
     CLIENTS_A_STEP = 200, /* visited in a step */
+    SHOWN_MORE = 256,     /* memory for lines grows by so many */
     CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX
 };
 
@@ -64,7 +65,7 @@ struct admin {
     size_t asked;    /* bytes of the request */
     /* the results */
     struct shown *shown;
-    size_t shown_count, shown_cap;
+    size_t shown_count;
     int64_t killed;
     bool kill_self;
 };
@@ -279,16 +280,6 @@ static bool meant(const struct admin *a, const struct session *s) {
     return a->id_count == 0 || bsearch(&id, a->sorted, a->id_count, sizeof(id), by_number);
 }
 
-static void visit_list(struct admin *a, struct session *s) {
-    struct text line = {0};
-    client_show(s, s->lock.id == a->asker ? a->asked : 0, &line);
-    if (a->shown_count == a->shown_cap) {
-        a->shown_cap = a->shown_cap ? a->shown_cap * 2 : 16;
-        a->shown = memory_realloc(a->shown, a->shown_cap * sizeof(*a->shown));
-    }
-    a->shown[a->shown_count++] = (struct shown){(int64_t)s->lock.id, line.data};
-}
-
 static void blocked_at(void *arg, const char *node, int64_t client) {
     struct admin *a = arg;
     a->node = memory_strdup(node);
@@ -300,7 +291,11 @@ static void visit(struct admin *a, struct session *s) {
     if (!meant(a, s))
         return;
     if (a->verb == ADMIN_LIST) {
-        visit_list(a, s);
+        if (a->shown_count % SHOWN_MORE == 0)
+            a->shown = memory_realloc(a->shown, (a->shown_count + SHOWN_MORE) * sizeof(*a->shown));
+        struct text line = {0};
+        client_show(s, self ? a->asked : 0, &line);
+        a->shown[a->shown_count++] = (struct shown){(int64_t)s->lock.id, line.data};
     } else if (a->verb == ADMIN_UNBLOCK) {
         a->unblocked = fence_unblock(s, a->error) || blocking_unblock(s, a->error, blocked_at, a);
     } else if (!self || !a->spare_self) {
@@ -464,19 +459,23 @@ static void probed(struct call *c, const struct call_end *end) {
 }
 
 static void probe(struct admin *a, const struct request_class *k) {
+    static const struct {
+        const char *name, *argument;
+    } harmless[] = {[ADMIN_LIST] = {"LIST", NOBODY},
+                    [ADMIN_KILL] = {"KILL", "-"},
+                    [ADMIN_PAUSE] = {"PAUSE", "-1"},
+                    [ADMIN_UNPAUSE] = {"PAUSE", "-1"},
+                    [ADMIN_UNBLOCK] = {"UNBLOCK", "0"}};
     struct worker *w = a->request->worker;
-    bool kill = a->verb == ADMIN_KILL, filters = kill && !a->by_address;
-    bool unblock = a->verb == ADMIN_UNBLOCK;
-    build_start(w, filters ? k->request->argc + 2 : a->verb == ADMIN_LIST ? 4 : 3);
+    bool list = a->verb == ADMIN_LIST, filters = a->verb == ADMIN_KILL && !a->by_address;
+    build_start(w, filters ? k->request->argc + 2 : 3u + list);
     build_text(w, "CLIENT");
-    build_text(w, kill ? "KILL" : unblock ? "UNBLOCK" : a->verb == ADMIN_LIST ? "LIST" : "PAUSE");
+    build_text(w, harmless[a->verb].name);
     for (size_t i = 2; filters && i < k->request->argc; i++)
         build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
-    if (filters) /* the last address counts */
-        build_text(w, "ADDR");
-    if (a->verb == ADMIN_LIST)
-        build_text(w, "ID");
-    build_text(w, kill ? "-" : unblock ? "0" : a->verb == ADMIN_LIST ? NOBODY : "-1");
+    if (filters || list)
+        build_text(w, list ? "ID" : "ADDR"); /* the last address counts */
+    build_text(w, harmless[a->verb].argument);
     call_submit(&a->request->call, SLOT_NONE, w->build.data, w->build.len);
 }
 

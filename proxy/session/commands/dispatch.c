@@ -1,18 +1,8 @@
 /*
- * Dispatch: decides which way a request goes.
- *
- *      request ── command table ──┬─ local ───── AUTH, HELLO, SELECT, CLIENT, PROXY, ...
- *                                 ├─ lock ────── its key matches a rule: a script
- *                                 ├─ fenced ──── a write of data under a lock: a script checks the lock and writes
- *                                 ├─ script ──── EVAL and similar on lock keys: unchanged, between two steps
- *                                 ├─ split ───── keys in several slots, or lock keys among others
- *                                 ├─ pinned ──── MULTI, BLPOP, SUBSCRIBE, ...: a connection of the session's own
- *                                 ├─ stream ──── long requests, forwarded while they arrive
- *                                 └─ forward ─── everything else, byte for byte
- *
- * The table describes the commands; for a command that it lacks, the node does (cluster/discover.c). The other
- * folders (locks, transaction, push, blocking, cluster) get the class of the request and do the work; here local.c,
- * client_command.c, proxy_command.c and queued_form.c do.
+ * Dispatch: decides which way a request goes, in the order of the drawing in docs/architecture.md. The table describes
+ * the commands; for a command that it lacks, the node does (cluster/discover.c). The other folders (locks, transaction,
+ * push, blocking, cluster) get the class of the request and do the work; here local.c, client_command.c,
+ * proxy_command.c and queued_form.c do.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -335,22 +325,15 @@ static int slot_for(const struct session *s, const char *key, size_t len) {
     return upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
 }
 
+/* Dispatches a command on one key with its class. `rule` NULL: no rule watches the key, but PROXY ADVISE does. */
 static __attribute__((noinline)) enum dispatch_result dispatch_one(struct session *s, const struct command *c,
                                                                    const struct resp_request *r, const char *bytes,
                                                                    uint32_t key_index, const struct lock_rule *rule) {
     struct request_class k;
     class_begin(&k, c, r, bytes);
     class_of_key(&k, s, key_index, rule);
-    return class_end(s, &k, dispatch_keys(s, &k));
-}
-
-/* Dispatches a command on one key outside of all rules that PROXY ADVISE wants to see. */
-static __attribute__((noinline)) enum dispatch_result dispatch_advised(struct session *s, const struct command *c,
-                                                                       const struct resp_request *r, const char *bytes,
-                                                                       uint32_t key_index) {
-    struct request_class k;
-    class_begin(&k, c, r, bytes);
-    class_of_key(&k, s, key_index, NULL);
+    if (rule)
+        return class_end(s, &k, dispatch_keys(s, &k));
     audit_forward_outside(s, &k);
     class_clear(&k);
     return DISPATCHED;
@@ -394,7 +377,7 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
             return session_refuse(s, c, GUARD_REFUSED);
         /* A plain SET does not acquire a lock. */
         if ((c->id != COMMAND_SET || r->argc > 3) && advise_wants(s, c, r, bytes, key, len))
-            return dispatch_advised(s, c, r, bytes, index);
+            return dispatch_one(s, c, r, bytes, index, NULL);
     }
     return session_forward(s, c, r, bytes, slot_for(s, key, len));
 }

@@ -78,7 +78,6 @@ static struct transaction_item *item_add(struct transaction *t, enum item_kind k
                                          const struct command *c, size_t len) {
     struct transaction_item *item = memory_alloc(sizeof(*item) + len);
     *item = (struct transaction_item){.kind = kind, .at = t->count, .group = group, .command = c, .len = len};
-    list_init(&item->link);
     list_append(&t->items, &item->link);
     return item;
 }
@@ -129,7 +128,6 @@ static enum dispatch_result queue_as(struct session *s, const struct request_cla
         struct early *early = memory_alloc(sizeof(*early) + len);
         early->len = len;
         memcpy(early->bytes, k->bytes, len);
-        list_init(&early->link);
         list_append(&t->early, &early->link);
         t->early_bytes += len;
     }
