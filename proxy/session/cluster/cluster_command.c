@@ -72,7 +72,6 @@ static void put_map(const struct session *s, struct text *out, int pairs) {
     text_printf(out, "%c%d\r\n", resp3 ? '%' : '*', resp3 ? pairs : 2 * pairs);
 }
 
-/* Replies with a page of text, like INFO. */
 static enum dispatch_result answer_page(struct session *s, const struct request_class *k, struct text *page) {
     struct text reply = {0};
     append_page(&reply, s->lane.protocol == 3, page->data, page->len);

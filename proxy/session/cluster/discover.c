@@ -29,7 +29,6 @@ struct discovered {
     char name[];
 };
 
-/* A worker's rows: worker->discovered. */
 struct discovery_rows {
     struct list_node used, before;
     size_t count; /* of the rows in `used` */

@@ -79,7 +79,6 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
     text_clear(&k.keys);
 }
 
-/* Replies with the node's reply without guard records. */
 static void keys_filter_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct text out = {0};

@@ -142,7 +142,6 @@ static void note_error(struct masters *m, const char *error, size_t len) {
 
 /* ---- merging ------------------------------------------------------------------------------------------ */
 
-/* Finds the elements of an array, and how many there are. */
 static bool read_array(const struct text *reply, const char **p, const char **end, int64_t *count) {
     struct resp_item item;
     *p = reply->data;
@@ -309,7 +308,6 @@ static bool listed(const char *const *names, const char *name, size_t len) {
     return *names != NULL;
 }
 
-/* Finds the value of a line that begins with "name:", or NULL. */
 static const char *field_value(const char *page, const char *name, size_t len) {
     for (const char *line = page; line; line = strchr(line, '\n')) {
         if (*line == '\n')
@@ -405,7 +403,6 @@ static void put_line(struct text *out, const struct text *pages, size_t count, i
         put_keyspace(out, pages, count);
 }
 
-/* Merges the pages in the replies into a reply of the same type. */
 static bool merge_pages(const struct masters *m, struct text *out) {
     struct text *pages = memory_zalloc(m->count * sizeof(*pages)), merged = {0};
     size_t count = 0;
@@ -476,13 +473,11 @@ enum { TURNS = 4 };
 
 _Static_assert(sizeof(bool) <= ROOM_END - ROOM_CLUSTER, "the room's state of a session fits");
 
-/* A PUBSUB that waits. */
 struct departed {
     struct broadcast broadcast; /* first */
     struct request *request;
 };
 
-/* A visit to one thread. */
 struct stay {
     struct worker_slices slices; /* first */
     struct broadcast *broadcast;

@@ -77,32 +77,28 @@ static void split_sightings(struct request *r, const struct split *split) {
     }
 }
 
-/* Ends the audit of keys that some part has touched, with the whole reply, of which this is the head. */
-static void split_audited(struct request *r, struct split *split, const char *head, size_t len) {
-    struct text whole = {0};
-    text_append(&whole, head, len);
-    for (size_t i = 0; split->pieces && !split->failed && i < split->item_count; i++)
-        text_append(&whole, split->pieces[i].data, split->pieces[i].len);
-    struct call_end end = {.why = UPSTREAM_UNKNOWN, .reply = whole.data, .len = whole.len};
-    end.error = split->failed ? split->error : NULL;
-    if (r->session)
-        audit_released(r->session);
-    audit_end(r->worker, r->session, split->note, &end);
-    text_clear(&whole);
-}
-
 static void split_finish(struct request *r) {
     struct split *split = REQUEST_OWNER(r, struct split);
     invariant(split->waiting == 0 && r->parts_left == 0 && !split->looks, "%zu parts wait, %u are left", split->waiting,
               r->parts_left);
     request_disown(r);
+    struct text whole = {0};
     char head[RESP_HEADER_MAX] = "+OK\r\n";
     size_t len = 5;
     if (split->kind != SPLIT_MSET)
         len =
             resp_header_write(head, split->pieces ? '*' : ':', split->pieces ? (int64_t)split->item_count : split->sum);
-    if (split->note)
-        split_audited(r, split, head, len);
+    if (split->note) { /* the audit of keys that some part has touched ends with the whole reply */
+        text_append(&whole, head, len);
+        for (size_t i = 0; split->pieces && !split->failed && i < split->item_count; i++)
+            text_append(&whole, split->pieces[i].data, split->pieces[i].len);
+        struct call_end end = {.why = UPSTREAM_UNKNOWN, .reply = whole.data, .len = whole.len};
+        end.error = split->failed ? split->error : NULL;
+        if (r->session)
+            audit_released(r->session);
+        audit_end(r->worker, r->session, split->note, &end);
+        text_clear(&whole);
+    }
     if (split->failed) {
         request_error(r, split->error);
     } else if (!split->pieces) {
@@ -127,7 +123,6 @@ static void split_finish(struct request *r) {
     memory_free(split);
 }
 
-/* Keeps an MGET part's reply and notes where its elements are. */
 static bool split_take_array(struct split *split, const struct call *c, const struct call_end *end) {
     struct text *kept = &split->kept[c->index];
     uint32_t at = c->index;
@@ -373,7 +368,6 @@ static void data_send(struct request *request, struct split *split) {
     call_submit(call, split->data_slot, split->data.data, split->data.len);
 }
 
-/* Continues once the data's locks in other slots have been checked. */
 static void data_looked(void *arg, const char *error, size_t len) {
     struct request *request = arg;
     struct split *split = REQUEST_OWNER(request, struct split);

@@ -35,7 +35,6 @@ enum {
 enum client_kind { CLIENT_NORMAL, CLIENT_PUBSUB, CLIENT_MASTER, CLIENT_REPLICA, CLIENT_KIND_UNKNOWN };
 enum admin_verb { ADMIN_LIST, ADMIN_KILL, ADMIN_PAUSE, ADMIN_UNPAUSE, ADMIN_UNBLOCK };
 
-/* A line of CLIENT LIST. */
 struct shown {
     int64_t id; /* first, for by_number */
     char *line;
@@ -88,11 +87,6 @@ static const struct request_owner_ops admin_ops = {.free = admin_free};
 
 /* ---- a client's line: Redis's format, with the facts known to this process ---------------------------- */
 
-static enum client_kind kind_of(const struct session *s) {
-    struct pubsub_counts n = pubsub_count(s);
-    return n.channels + n.patterns + n.shards > 0 ? CLIENT_PUBSUB : CLIENT_NORMAL;
-}
-
 static bool take_kind(struct admin *a, const struct request_class *k, size_t i) {
     static const char *const kinds[] = {"normal", "pubsub", "master", "replica", "slave", NULL};
     int kind = class_arg_choice(k, i, kinds);
@@ -126,7 +120,6 @@ static const char *address_of(const struct session *s, char *out) {
     return out;
 }
 
-/* Writes a client's flags: Redis's letters, in Redis's order. */
 static void flags_text(const struct session *s, const struct pubsub_counts *n, char *out) {
     const struct {
         char letter;
@@ -268,7 +261,9 @@ static bool meant(const struct admin *a, const struct session *s) {
     char address[CLIENT_ADDRESS_MAX];
     if ((a->id || a->verb == ADMIN_UNBLOCK) && s->lock.id != a->id)
         return false;
-    if (a->kind != CLIENT_KIND_UNKNOWN && kind_of(s) != a->kind)
+    struct pubsub_counts n = pubsub_count(s);
+    if (a->kind != CLIENT_KIND_UNKNOWN &&
+        a->kind != (n.channels + n.patterns + n.shards > 0 ? CLIENT_PUBSUB : CLIENT_NORMAL))
         return false;
     if (a->user && strcmp(a->user, s->user ? s->user : "default") != 0)
         return false;
@@ -604,7 +599,6 @@ bool client_is_own(const struct request_class *k) {
     return own_of(k) != NULL;
 }
 
-/* Runs the row's subcommand. */
 static enum dispatch_result client_admin(struct session *s, const struct request_class *k, const struct own *own) {
     if (own->verb == ADMIN_LIST && k->request->argc > IDS_MAX + 3)
         return session_refuse(s, k->command, "ERR too many client IDs for one CLIENT LIST; at most %d", IDS_MAX);

@@ -44,7 +44,6 @@ static enum dispatch_result secret_end(struct session *s, const struct command *
 
 /* ---- refusals, with Redis's text if it has one ------------------------------------------------------------ */
 
-/* Refuses a command that is not available through the proxy. */
 static enum dispatch_result refuse_unsupported(struct session *s, const struct request_class *k) {
     char name[32];
     snprintf(name, sizeof(name), "%s", k->command->name);
@@ -184,7 +183,6 @@ static bool fence_takes(struct session *s, const struct request_class *k, bool *
     return verdict != FENCE_NOTHING && !*apart;
 }
 
-/* Dispatches a request with keys, which are known. */
 static enum dispatch_result dispatch_keys(struct session *s, struct request_class *k) {
     const struct command *c = k->command;
     enum dispatch_result result;

@@ -48,7 +48,6 @@ struct place {
     uint32_t known[KNOWN]; /* logins, the latest first; 0: none */
 };
 
-/* The state of a worker: worker->wrong_logins. */
 struct wrong_logins {
     double logged;  /* time of the last line, by the loop's clock; 0: never */
     uint64_t count; /* wrong passwords since the last line */
@@ -129,7 +128,6 @@ void wrong_close(struct worker *w) {
 
 /* ---- changes ------------------------------------------------------------------------------------------ */
 
-/* A change under way. */
 struct change {
     struct request_owner owner; /* first */
     struct upstream_lane lane;

@@ -65,25 +65,24 @@ void pause_leave(struct session *s) {
     session_delay(s, DELAY_PAUSED, false);
 }
 
-/* A request that is still arriving lacks some of its arguments. */
-static bool passes(const struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (s->worker->pause == PAUSE_PROXY)
-        return transaction_of(s) || (c && (c->need == NEED_PROXY || c->need == NEED_CLOSE ||
-                                           (c->need == NEED_SESSION && !a_master_is_lost(s->worker->upstream))));
-    if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
-        return true;
-    return s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
-           !(c->id == COMMAND_EXEC && transaction_of(s) && transaction_of(s)->writes);
-}
-
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    bool holds = !passes(s, c, r, bytes);
-    if (!holds)
+    const struct transaction *t = transaction_of(s);
+    bool passes;
+    if (s->worker->pause == PAUSE_PROXY)
+        passes = t || (c && (c->need == NEED_PROXY || c->need == NEED_CLOSE ||
+                             (c->need == NEED_SESSION && !a_master_is_lost(s->worker->upstream))));
+    else if (c && (c->need == NEED_PROXY ||
+                   !command_arity_ok(c, r->argc + r->args_left))) /* some arguments may not have come yet */
+        passes = true;
+    else
+        passes = s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
+                 !(c->id == COMMAND_EXEC && t && t->writes);
+    if (passes)
         pause_leave(s); /* it was held while a node was lost */
     else if (!(s->delays & DELAY_PAUSED))
         atomic_fetch_add(&s->worker->shared->paused, 1);
-    session_delay(s, DELAY_PAUSED, holds);
-    return holds;
+    session_delay(s, DELAY_PAUSED, !passes);
+    return !passes;
 }
 
 void pause_end(struct worker *w) {
@@ -134,7 +133,6 @@ void pause_start(struct worker *w, enum pause_kind kind, int64_t ms) {
 
 /* ---- PROXY PAUSE, RESUME, SWITCH ------------------------------------------------------------------------- */
 
-/* The steps of SWITCH. */
 enum step { STEP_MARKED, STEP_TAKES_WRITES, STEP_OLD, STEP_SAME };
 
 struct stoppage {
@@ -424,7 +422,6 @@ static void switch_visit(struct broadcast *t, struct worker *w) {
 
 static void ask_step(struct stoppage *p);
 
-/* Whether the reply is the number. */
 static bool is_number(int64_t expected, const struct call_end *end_) {
     struct resp_item found;
     const char *at = end_->reply;

@@ -67,22 +67,19 @@ static bool granted(const struct call_end *end) {
            memmem(end->reply, end->len, "lockkeeper", strlen("lockkeeper"));
 }
 
-/* Whether no node could be asked; false if a node has refused the client's login. */
-static bool is_away(const struct call_end *end) {
-    return end->error && end->why != UPSTREAM_REFUSED && strncmp(end->error, "UPSTREAM ", 9) == 0;
-}
-
 /* Takes the answer. If no node answers, operators need PROXY: users that had the right to look at their last question
  * still have it, and the login that has paused the proxy may end the pause. */
 static void judged(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
     const struct worker *w = c->request->worker;
     bool changes = c->index == 1;
+    /* No node could be asked; a node that refuses the client's login was. */
+    bool away = end->error && end->why != UPSTREAM_REFUSED && strncmp(end->error, "UPSTREAM ", 9) == 0;
     if (s) {
         struct command_state *state = commands_of(s);
         bool paused = w->pause == PAUSE_PROXY && s->lane.login == atomic_load(&w->shared->pause_login);
         bool trusted = changes ? paused : state->looked_in;
-        bool right = is_away(end) ? trusted : !end->error && granted(end);
+        bool right = away ? trusted : !end->error && granted(end);
         if (!changes)
             state->looked_in = right;
         state->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : RIGHTS_REFUSED;
@@ -178,7 +175,6 @@ static void pair(struct explanation *x, const char *name, const char *value) {
     pair_of(x, name, value, strlen(value));
 }
 
-/* Whether the command removes or replaces a lock. */
 static bool clobbers(const struct explanation *x) {
     struct request_class k;
     class_find(&k, x->session, x->about->command, x->about->request, x->about->bytes);
@@ -275,7 +271,6 @@ static void explain_fence(struct explanation *x, const char *key, size_t len) {
     class_clear(&k);
 }
 
-/* Explains the command's effect on one of its keys. */
 static void explain_key(struct explanation *x, uint32_t index) {
     size_t len;
     const char *key = class_arg(x->about, index, &len);

@@ -82,7 +82,6 @@ static struct transaction_item *item_add(struct transaction *t, enum item_kind k
     return item;
 }
 
-/* Sends one queued command in a call. */
 static enum dispatch_result queue_call(struct session *s, struct call *call, const char *bytes, size_t len,
                                        bool rewritten) {
     struct transaction *t = transaction_of(s);
@@ -310,7 +309,6 @@ static enum dispatch_result queue_application(struct session *s, const struct re
     return DISPATCHED;
 }
 
-/* Queues a command that removes or replaces lock keys. */
 static enum dispatch_result queue_clobber(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     if (too_many_locks(s, c, 1))

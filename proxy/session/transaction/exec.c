@@ -145,7 +145,6 @@ static bool item_is_step(const struct transaction_item *item) {
     return item->kind == ITEM_FIRST || item->kind == ITEM_STEP;
 }
 
-/* Appends the client's part of an element. */
 static void item_reply(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
                        size_t len, struct text *out) {
     struct call_end end = {.reply = element, .len = len};

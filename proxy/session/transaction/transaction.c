@@ -52,7 +52,6 @@ static struct transaction *transaction_get(struct session *s) {
     return t;
 }
 
-/* Separates the session from its transaction. */
 static void session_out(struct session *s) {
     *transaction_at(s) = NULL;
     s->queues = s->watches = false;
@@ -129,7 +128,6 @@ static void watch_send(struct request *request) {
     call_submit_pin(&request->call, transaction_of(request->session)->pin, kept->bytes, kept->len, false);
 }
 
-/* The hash of a key of the session's database. */
 static uint64_t watched_hash(const struct session *s, const char *key, size_t len) {
     struct lock_key name = {.db = session_db(s), .name = key, .len = len};
     return engine_key_hash(s->worker->shared->engine, &name);
