@@ -1,13 +1,8 @@
 /*
  * CLUSTER, for cluster clients. In front of a cluster the proxy presents itself as a cluster of one master with all
  * slots. Its address is the one that the client connected to (or cluster-announce-ip, cluster-announce-port). So a
- * cluster client sends everything to the proxy, which routes it.
- *
- *      answered here    SLOTS SHARDS NODES INFO MYID LINKS KEYSLOT REPLICAS SLAVES COUNT-FAILURE-REPORTS
- *      the slot's node  COUNTKEYSINSLOT GETKEYSINSLOT
- *      refused          subcommands that change the cluster
- *
- * In front of a standalone, Redis itself answers, and nothing comes here. The replies have Redis 7.0's structure.
+ * cluster client sends everything to the proxy, which routes it. In front of a standalone, Redis itself answers, and
+ * nothing comes here. The replies have Redis 7.0's structure.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>

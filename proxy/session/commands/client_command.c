@@ -66,7 +66,6 @@ struct admin {
     struct shown *shown;
     size_t shown_count;
     int64_t killed;
-    bool kill_self;
 };
 
 static void admin_free(struct request_owner *owner) {
@@ -294,9 +293,10 @@ static void visit(struct admin *a, struct session *s) {
     } else if (a->verb == ADMIN_UNBLOCK) {
         a->unblocked = fence_unblock(s, a->error) || blocking_unblock(s, a->error, blocked_at, a);
     } else if (!self || !a->spare_self) {
-        a->kill_self |= self;
         a->killed++;
-        if (!self)
+        if (self) /* in its own thread */
+            a->request->close_after = true;
+        else
             session_close(s, "CLIENT KILL");
     }
 }
@@ -348,20 +348,18 @@ static void reply_list(struct admin *a, struct request *r) {
     struct text lines = {0}, reply = {0};
     if (a->shown_count > 1)
         qsort(a->shown, a->shown_count, sizeof(*a->shown), by_number);
-    for (size_t i = 0; i < a->shown_count && a->id_count == 0; i++)
-        text_append(&lines, a->shown[i].line, strlen(a->shown[i].line));
-    struct handed_counts before = handed_board_read(r->worker->shared->before);
-    if (before.clients > 0 && a->id_count == 0 && a->kind == CLIENT_KIND_UNKNOWN)
-        text_printf(&lines,
-                    "id=0 addr=process-%lld:0 name=clients-of-the-process-that-leaves clients=%lld leases=%lld\n",
-                    (long long)before.pid, (long long)before.clients, (long long)before.leases);
-    for (size_t i = 0; i < a->id_count; i++) {
-        struct shown wanted = {.id = a->ids[i]}, *found = NULL;
+    for (size_t i = 0; i < (a->id_count > 0 ? a->id_count : a->shown_count); i++) {
+        struct shown wanted = {.id = a->id_count > 0 ? a->ids[i] : a->shown[i].id}, *found = NULL;
         if (a->shown_count > 0)
             found = bsearch(&wanted, a->shown, a->shown_count, sizeof(wanted), by_number);
         if (found)
             text_append(&lines, found->line, strlen(found->line));
     }
+    struct handed_counts before = handed_board_read(r->worker->shared->before);
+    if (before.clients > 0 && a->id_count == 0 && a->kind == CLIENT_KIND_UNKNOWN)
+        text_printf(&lines,
+                    "id=0 addr=process-%lld:0 name=clients-of-the-process-that-leaves clients=%lld leases=%lld\n",
+                    (long long)before.pid, (long long)before.clients, (long long)before.leases);
     append_page(&reply, r->session && r->session->lane.protocol == 3, lines.data, lines.len);
     request_reply(r, reply.data, reply.len, true);
     text_clear(&lines);
@@ -402,8 +400,6 @@ static void admin_done(struct broadcast *t) {
         reply_list(a, r);
         break;
     case ADMIN_KILL:
-        if (a->kill_self)
-            r->close_after = true;
         if (!a->by_address)
             reply_number(r, a->killed);
         else if (a->killed > 0)

@@ -5,11 +5,7 @@
  * tried on a connection of the new lane; if the node refuses, nothing has changed. A login is tried before that, on a
  * connection for trying logins, since the lane's may have a login that was revoked. Later requests wait.
  *
- * Wrong passwords: how many an address may try, and their log lines.
- *
- *      wrong ──> one token of the address's ──┬─ there are some left: nothing happens
- *                                             └─ none: its next logins are refused for a moment, without asking Redis
- *
+ * A wrong password takes one of the address's tokens. Without tokens, its next logins are refused without asking Redis.
  * An address gets TRIES_A_SECOND tokens a second and keeps up to TRIES_KEPT; an IPv6 address counts with its /64. The
  * last KNOWN logins that were valid from an address are not refused, since an application may share the address with an
  * attacker. The log has one line for all wrong passwords of LOG_SECONDS. With nopass any password is valid, and each

@@ -258,8 +258,7 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
     return note;
 }
 
-/* Notes a queued command on semaphores (`permits`), or with audited keys: EXEC's element shows its effect. False: none.
- */
+/* Notes a queued command on semaphores (`permits`), or with audited keys, for EXEC's element. False: none. */
 static bool queue_noted(struct session *s, const struct request_class *k, bool permits) {
     struct transaction *t = transaction_of(s);
     struct permit_note *taken = NULL;
