@@ -177,14 +177,17 @@ static int item_compare(const void *a, const void *b) {
     return x->order < y->order ? -1 : x->order > y->order;
 }
 
-static void build_args(struct worker *w, const struct request_class *k, const struct item *items, size_t count) {
+/* Makes the request of a part, whose arguments are among the bytes of the whole one; the caller frees part->argv. */
+static void part_request(const struct request_class *k, const struct item *items, size_t count,
+                         struct resp_request *part) {
     const struct resp_arg *argv = k->request->argv;
     size_t each = (size_t)(k->command->split == SPLIT_MSET ? 2 : 1);
-    build_start(w, 1 + count * each);
-    build_bulk(w, k->bytes + argv[0].off, argv[0].len);
-    for (size_t i = 0; i < count; i++)
-        for (size_t n = 0; n < each; n++)
-            build_bulk(w, k->bytes + argv[items[i].arg + n].off, argv[items[i].arg + n].len);
+    *part = *k->request;
+    part->argc = 1 + count * each;
+    part->argv = memory_alloc(part->argc * sizeof(*part->argv));
+    part->argv[0] = argv[0];
+    for (size_t i = 0; i < part->argc - 1; i++)
+        part->argv[1 + i] = argv[items[i / each].arg + i % each];
 }
 
 /* Sends a part that is one lock key of DEL or UNLINK. */
@@ -263,29 +266,24 @@ static void split_part(struct request *request, const struct request_class *whol
     bool locks = false;
     for (size_t i = 0; split->kind == SPLIT_MSET && i < count; i++)
         locks = locks || items[i].rule;
-    build_args(s->worker, whole, items, count);
-    if (whole->replicas) {
-        (void)call_submit_read(call, items->slot, s->worker->build.data, s->worker->build.len);
-        return;
-    }
-    if (!locks) {
-        call_submit(call, items->slot, s->worker->build.data, s->worker->build.len);
-        return;
-    }
-    struct text part;
-    text_init(&part);
-    text_append(&part, s->worker->build.data, s->worker->build.len);
-    struct request_class k;
-    struct resp_request scanned;
-    resp_request_init(&scanned);
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    if (resp_request_scan(&scanned, part.data, part.len, &limits) == RESP_OK) {
-        class_find(&k, s, whole->command, &scanned, part.data);
+    struct resp_request part;
+    part_request(whole, items, count, &part);
+    if (locks) {
+        struct request_class k;
+        class_find(&k, s, whole->command, &part, whole->bytes);
         lock_call_clobber(call, s, &k);
         class_clear(&k);
+        memory_free(part.argv);
+        return;
     }
-    resp_request_clear(&scanned);
-    text_clear(&part);
+    build_start(s->worker, part.argc);
+    for (size_t i = 0; i < part.argc; i++)
+        build_bulk(s->worker, whole->bytes + part.argv[i].off, part.argv[i].len);
+    memory_free(part.argv);
+    if (whole->replicas)
+        (void)call_submit_read(call, items->slot, s->worker->build.data, s->worker->build.len);
+    else
+        call_submit(call, items->slot, s->worker->build.data, s->worker->build.len);
 }
 
 static bool own_part(const struct command *c, const struct item *item) {
@@ -393,18 +391,12 @@ static void send_data_first(struct session *s, struct request *request, const st
     split->data_slot = data[0].slot;
     call_new(request, data_done)->count = (uint32_t)count;
     struct request_class class;
-    struct resp_request scanned;
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    build_args(s->worker, k, data, count);
-    text_append(&split->data, s->worker->build.data, s->worker->build.len);
-    resp_request_init(&scanned);
-    if (resp_request_scan(&scanned, split->data.data, split->data.len, &limits) == RESP_OK) {
-        class_find_again(&class, k->command, &scanned, split->data.data, split->data_slot);
-        split->question = fence_prepare(s, NULL, &class);
-        class_clear(&class);
-    }
-    resp_request_clear(&scanned);
-    split->data.len = 0;
+    struct resp_request part;
+    part_request(k, data, count, &part);
+    class_find_again(&class, k->command, &part, k->bytes, split->data_slot);
+    split->question = fence_prepare(s, NULL, &class);
+    class_clear(&class);
+    memory_free(part.argv);
     text_append(&split->data, s->worker->build.data, s->worker->build.len);
     memory_free(data);
     request_barrier(request);

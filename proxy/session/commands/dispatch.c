@@ -453,7 +453,6 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     *result = DISPATCH_WAIT;
     if (s->worker->pause == PAUSE_PROXY && pause_holds(s, c, r, bytes)) /* no node is asked for a login, either */
         return true;
-    *result = DISPATCHED;
     if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
         *result = refuse_unauthenticated(s, c, r, bytes);
         return true;
@@ -464,7 +463,6 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     }
     if (s->worker->looks > 0)
         advise_looks(s, c, r, bytes);
-    *result = DISPATCH_WAIT;
     if (!c && !(push_of(s)->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c))
         return true;
     if (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes))
