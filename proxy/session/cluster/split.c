@@ -85,9 +85,9 @@ static void split_finish(struct request *r) {
     struct text whole = {0};
     char head[RESP_HEADER_MAX] = "+OK\r\n";
     size_t len = 5;
+    bool sum = split->kind == SPLIT_SUM;
     if (split->kind != SPLIT_MSET)
-        len =
-            resp_header_write(head, split->pieces ? '*' : ':', split->pieces ? (int64_t)split->item_count : split->sum);
+        len = resp_header_write(head, sum ? ':' : '*', sum ? split->sum : (int64_t)split->item_count);
     if (split->note) { /* the audit of keys that some part has touched ends with the whole reply */
         text_append(&whole, head, len);
         for (size_t i = 0; split->pieces && !split->failed && i < split->item_count; i++)
@@ -401,13 +401,13 @@ static void send_data_first(struct session *s, struct request *request, const st
     memory_free(data);
     request_barrier(request);
     lock_busy_all(request); /* only now: the check must not wait for this request */
-    if (!fence_is_elsewhere(split->question)) {
+    if (fence_is_elsewhere(split->question)) {
+        split->looks = fence_looks_new(s, data_looked, request);
+        fence_looks_add(split->looks, split->question);
+        fence_looks_go(split->looks);
+    } else {
         data_send(request, split);
-        return;
     }
-    split->looks = fence_looks_new(s, data_looked, request);
-    fence_looks_add(split->looks, split->question);
-    fence_looks_go(split->looks);
 }
 
 enum dispatch_result split_dispatch(struct session *s, const struct request_class *k) {

@@ -286,9 +286,7 @@ static const char *change_login(struct session *s, struct change *change, const 
                                 const char *password, size_t password_len) {
     change->authenticates = true;
     memory_free(change->user);
-    change->user = NULL;
-    if (user)
-        change->user = memory_strndup(user, user_len);
+    change->user = user ? memory_strndup(user, user_len) : NULL;
     if (s->worker->config->requirepass)
         return door_login(s, user, user_len, password, password_len);
     if (user_len > LOGIN_WORD_MAX || password_len > LOGIN_WORD_MAX)

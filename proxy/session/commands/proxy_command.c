@@ -262,9 +262,7 @@ static void explain_fence(struct explanation *x, const char *key, size_t len) {
     lock_fence_text(rule, text, sizeof(text));
     pair(x, "fence", text);
     size_t n = lock_fence_lock(rule, key, len, text, sizeof(text));
-    if (n > sizeof(text))
-        n = sizeof(text);
-    pair_of(x, "fence-lock", text, n);
+    pair_of(x, "fence-lock", text, n < sizeof(text) ? n : sizeof(text));
     struct request_class k;
     class_find(&k, x->session, x->about->command, x->about->request, x->about->bytes);
     pair(x, "fence-check", fence_words(x->session, &k));
@@ -482,9 +480,8 @@ static bool reload_step(struct worker *w, struct worker_slices *slices) {
         request_error(work->request, "ERR the configuration is wrong: the proxy's log says where; nothing was changed");
         return false;
     }
-    int len = *waiting ? snprintf(reply, sizeof(reply), "+OK, and these need a restart: %s\r\n", waiting)
-                       : snprintf(reply, sizeof(reply), "+OK\r\n");
-    request_reply(work->request, reply, (size_t)len, true);
+    snprintf(reply, sizeof(reply), "+OK%s%s\r\n", *waiting ? ", and these need a restart: " : "", waiting);
+    request_reply(work->request, reply, strlen(reply), true);
     return false;
 }
 

@@ -365,8 +365,7 @@ static void exec_end(struct request *r, const struct call_end *end) {
     struct session *s = r->session;
     invariant(t && !t->wait, "an EXEC ends before its WAIT");
     request_disown(r);
-    bool array = is_array(end);
-    bool whole = array && array_is_whole(t, end);
+    bool array = is_array(end), whole = array && array_is_whole(t, end);
     if (array && !whole) {
         static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
         transaction_items_free(t, s, &unknown);
