@@ -186,13 +186,12 @@ static bool merge_numbers(const struct masters *m, struct text *out) {
 }
 
 static bool merge_first(const struct masters *m, struct text *out) {
-    for (size_t i = 0; i < m->count; i++) {
-        if (m->replies[i].len == 0)
-            continue;
+    size_t i = 0;
+    while (i < m->count && m->replies[i].len == 0)
+        i++;
+    if (i < m->count)
         text_append(out, m->replies[i].data, m->replies[i].len);
-        return true;
-    }
-    return false;
+    return i < m->count;
 }
 
 struct name {

@@ -382,9 +382,9 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
 
 /* ---- other ways ------------------------------------------------------------------------------------- */
 
-int dispatch_unknown_slot(const struct session *s, const struct resp_request *r, const char *bytes) {
-    bool placed = upstream_is_cluster(s->worker->upstream) && r->argc > 1;
-    return placed ? slot_of_key(bytes + r->argv[1].off, r->argv[1].len) : SLOT_NONE;
+int dispatch_arg_slot(const struct session *s, const struct resp_request *r, const char *bytes, size_t i) {
+    bool placed = upstream_is_cluster(s->worker->upstream) && r->argc > i;
+    return placed ? slot_of_key(bytes + r->argv[i].off, r->argv[i].len) : SLOT_NONE;
 }
 
 static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,
@@ -426,7 +426,7 @@ static enum dispatch_result dispatch_restricted(struct session *s, const struct 
     if (c)
         return pubsub_restricted(s, k);
     /* The node answers that there is no such command. */
-    return class_pass(s, k, dispatch_unknown_slot(s, k->request, k->bytes));
+    return class_pass(s, k, dispatch_arg_slot(s, k->request, k->bytes, 1));
 }
 
 /* on-loss error: the session's lease is over, and its next command gets an error. In MULTI, EXEC fails. */
@@ -477,7 +477,7 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         return true;
     }
     if (!c) /* that node's answer counts */
-        *result = session_forward(s, NULL, r, bytes, dispatch_unknown_slot(s, r, bytes));
+        *result = session_forward(s, NULL, r, bytes, dispatch_arg_slot(s, r, bytes, 1));
     *command = c;
     return c == NULL;
 }

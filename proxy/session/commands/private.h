@@ -29,8 +29,8 @@ static inline struct command_state *commands_of(const struct session *s) {
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 
-/* The slot of a command that neither the table nor the asked node knows: of its first argument, or SLOT_NONE. */
-int dispatch_unknown_slot(const struct session *s, const struct resp_request *r, const char *bytes);
+/* The slot of an argument that may be a key: on a cluster, if it is there; or SLOT_NONE. */
+int dispatch_arg_slot(const struct session *s, const struct resp_request *r, const char *bytes, size_t i);
 /* Lets a request wait for the node's first answer whether it requires a login; refuses it if there is no answer. */
 enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
 

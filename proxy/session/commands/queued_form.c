@@ -362,18 +362,13 @@ static enum dispatch_result queue_fenced(struct session *s, const struct request
 
 static enum dispatch_result queue_class(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
-    const struct resp_request *r = k->request;
-    int slot = k->slot;
     if (k->writes_guard)
         return transaction_refuse(s, c, "%s", GUARD_REFUSED);
-    if (slot == SLOT_SEVERAL)
+    if (k->slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, CROSSSLOT);
-    if (slot < 0) { /* no keys, or malformed ones of which the node may see some, as in MSET k */
-        bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
-        if (placed)
-            slot = slot_of_key(k->bytes + r->argv[c->first].off, r->argv[c->first].len);
-        return queue_as(s, k, slot, NULL);
-    }
+    if (k->slot < 0) /* no keys, or malformed ones of which the node may see some, as in MSET k */
+        return queue_as(s, k, c->first > 0 ? dispatch_arg_slot(s, k->request, k->bytes, (size_t)c->first) : SLOT_NONE,
+                        NULL);
     const char *error = NULL;
     enum fence_verdict verdict = fence_judge(s, k, &error);
     if (verdict == FENCE_LATER)
@@ -384,7 +379,7 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
     if (lacks)
         return transaction_refuse(s, c, "%s", lacks);
     enum dispatch_result result;
-    if (!transaction_ready(s, c, slot, &result))
+    if (!transaction_ready(s, c, k->slot, &result))
         return result;
     return verdict == FENCE_CHECKED ? queue_fenced(s, k) : queue_keys(s, k);
 }
@@ -413,7 +408,6 @@ static enum dispatch_result queue_state(struct session *s, const struct request_
         return transaction_refuse(s, c,
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
                                   "password of its own (requirepass)");
-    struct transaction *t = transaction_of(s);
     bool logs_in = local_logs_in(k);
     size_t len;
     int64_t db;
@@ -422,7 +416,7 @@ static enum dispatch_result queue_state(struct session *s, const struct request_
     const char *first = k->request->argc > 1 ? class_arg(k, 1, &len) : NULL;
     if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
         s->queued_db = (uint32_t)db;
-    t->unclean = true;
+    transaction_of(s)->unclean = true;
     enum dispatch_result result = queue_as(s, k, SLOT_NONE, local_element);
     if (logs_in && result == DISPATCHED)
         wrong_queued(s);
@@ -430,19 +424,14 @@ static enum dispatch_result queue_state(struct session *s, const struct request_
 }
 
 static enum dispatch_result queue_session(struct session *s, const struct request_class *k) {
-    switch ((int)k->command->id) {
-    case COMMAND_QUIT:
-    case COMMAND_RESET:
+    enum command_id id = k->command->id;
+    if (id == COMMAND_QUIT || id == COMMAND_RESET)
         return local_dispatch(s, k);
-    case COMMAND_AUTH:
-    case COMMAND_HELLO:
-    case COMMAND_SELECT:
+    if (id == COMMAND_AUTH || id == COMMAND_HELLO || id == COMMAND_SELECT)
         return queue_state(s, k);
-    default: /* CLIENT; READONLY, READWRITE, ASKING */
-        if (k->command->id == COMMAND_CLIENT ? client_is_own(k) : upstream_is_cluster(s->worker->upstream))
-            return refuse_own(s, k->command);
-        return queue_as(s, k, SLOT_NONE, NULL);
-    }
+    if (id == COMMAND_CLIENT ? client_is_own(k) : upstream_is_cluster(s->worker->upstream))
+        return refuse_own(s, k->command);
+    return queue_as(s, k, SLOT_NONE, NULL);
 }
 
 /* Queues subscriptions and MONITOR: for two of them Redis has an error at EXEC. */
@@ -477,7 +466,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
     t->runs_code |= c && (c->flags & COMMAND_RUNS_CODE);
     if (!c) { /* to the same node as outside of transactions */
         t->unclean = true;
-        return queue_as(s, k, dispatch_unknown_slot(s, k->request, k->bytes), NULL);
+        return queue_as(s, k, dispatch_arg_slot(s, k->request, k->bytes, 1), NULL);
     }
     semaphore_flushes(s, c);
     switch (c->need) {
