@@ -9,8 +9,8 @@
  * Each worker has its own rows. A row is asked for again after a while, since modules come and go. A row that was used
  * is only freed with the worker, since requests in flight point to it.
  */
-#include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
@@ -26,10 +26,9 @@ struct discovered {
     bool asking; /* it is being asked for again */
     size_t name_len, answer_len;
     char *answer; /* the reply from which `info` was read */
-    char name[];  /* in lower case */
+    char name[];
 };
 
-/* A worker's rows: worker->discovered. */
 struct discovery_rows {
     struct list_node used, before;
     size_t count; /* of the rows in `used` */
@@ -62,10 +61,7 @@ const struct session_room cluster_room = {.worker_opens = rows_open, .worker_clo
 static struct discovered *row_find(struct worker *w, const char *name, size_t len) {
     LIST_FOREACH(it, &w->discovered->used) {
         struct discovered *row = LIST_ENTRY(it, struct discovered, link);
-        bool same = row->name_len == len;
-        for (size_t i = 0; same && i < len; i++)
-            same = row->name[i] == (char)tolower((unsigned char)name[i]);
-        if (!same)
+        if (row->name_len != len || strncasecmp(row->name, name, len) != 0)
             continue;
         if (w->discovered->used.next != it) {
             list_remove(it);
@@ -101,24 +97,10 @@ static bool row_room(struct worker *w) {
 
 /* ---- asking ------------------------------------------------------------------------------------ */
 
-/* What a request keeps: a name that a node is asked for, or a request that waits for its keys. */
-struct kept {
-    struct request_owner owner; /* first */
-    size_t len;
-    char bytes[];
-};
-
-static void keep(struct request *request, const char *bytes, size_t len) {
-    struct kept *kept = memory_alloc(sizeof(*kept) + len);
-    kept->len = len;
-    memcpy(kept->bytes, bytes, len);
-    request_own(request, &kept->owner, &request_owner_freed);
-}
-
 static void question_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct worker *w = r->worker;
-    const struct kept *name = REQUEST_OWNER(r, struct kept);
+    const struct request_kept *name = REQUEST_OWNER(r, struct request_kept);
     struct discovered *row = row_find(w, name->bytes, name->len);
     const char *answer = NULL, *p = end->reply; /* the element that describes the command; NULL: there is none */
     size_t len = 0;
@@ -127,17 +109,16 @@ static void question_done(struct call *c, const struct call_end *end) {
         answer = p;
         len = (size_t)(end->reply + end->len - p);
     }
-    bool same = row && row->info && answer && row->answer_len == len && memcmp(row->answer, answer, len) == 0;
-    if (row && (same || (row->info && !answer))) { /* unchanged, or not available at the moment */
+    if (row && row->info && /* unchanged, or not available at the moment */
+        (!answer || (row->answer_len == len && memcmp(row->answer, answer, len) == 0))) {
         row->asked_ms = worker_now(w);
         row->asking = false;
     } else {
         if (row)
             row_retire(w, row);
         row = row_room(w) ? memory_zalloc(sizeof(*row) + name->len) : NULL;
-        for (size_t i = 0; row && i < name->len; i++)
-            row->name[i] = (char)tolower((unsigned char)name->bytes[i]);
         if (row) {
+            memcpy(row->name, name->bytes, name->len);
             row->name_len = name->len;
             row->asked_ms = worker_now(w);
             row->info = answer ? command_info_read(answer, answer + len) : NULL;
@@ -152,7 +133,7 @@ static void question_done(struct call *c, const struct call_end *end) {
 
 static void ask(struct worker *w, struct request *request, const struct session *s, const char *name, size_t len) {
     struct upstream_lane lane = s->lane;
-    keep(request, name, len);
+    request_keep(request, name, len);
     request->call.done = question_done;
     lane.db = lane.dedicated = 0; /* the dedicated connection may be in MULTI */
     lane.protocol = 2;
@@ -163,87 +144,83 @@ static void ask(struct worker *w, struct request *request, const struct session 
     call_submit_lane(&request->call, SLOT_NONE, &lane, w->build.data, w->build.len);
 }
 
-enum discovery discover(struct session *s, const struct resp_request *r, const char *bytes,
-                        const struct command **command) {
+bool discover(struct session *s, const struct resp_request *r, const char *bytes, const struct command **command) {
     struct worker *w = s->worker;
     size_t len;
     const char *name = request_arg(r, bytes, 0, &len);
     if (len == 0 || len > NAME_MAX_LEN)
-        return DISCOVERED_NONE;
+        return false;
     struct discovered *row = row_find(w, name, len);
     int64_t age = row ? worker_now(w) - row->asked_ms : 0;
     if (!row || (!row->info && (age < 0 || age > UNKNOWN_MS))) {
         if (!row && !row_room(w))
-            return DISCOVERED_NONE;
+            return false;
         /* A request without a reply keeps the session's place, and holds its later requests back. */
         struct request *request = request_new(s, NULL);
         request_barrier(request);
         ask(w, request, s, name, len);
         if (s->barrier > 0)
-            return DISCOVERED_LATER;
+            return true;
         row = row_find(w, name, len); /* no node could be asked, and nothing wakes the session */
         age = 0;
     }
     if (!row || !row->info)
-        return DISCOVERED_NONE;
+        return false;
     if ((age < 0 || age > FRESH_MS) && !row->asking) {
         row->asking = true;
         ask(w, request_internal(w), s, name, len);
     }
     *command = &command_info_of(row->info, bytes, r)->command;
-    return DISCOVERED;
+    return false;
 }
 
 /* ---- keys that only the node can find ------------------------------------------------------------------ */
 
-bool discover_asks_keys(const struct command *c) {
-    return c->id == COMMAND_UNKNOWN && ((const struct command_info *)(const void *)c)->ask_keys;
-}
-
-enum { SLOT_OF_GUARD = -3 /* a guard record is among the keys */ };
-
-/* Finds the slot of the keys in the node's reply; or SLOT_NONE, SLOT_SEVERAL, SLOT_OF_GUARD. */
-static int keys_slot(const struct request *r, const struct call_end *end) {
+/* Finds the slot of the keys in the node's reply; or SLOT_NONE. Returns NULL, or the error for the client. */
+static const char *keys_slot(const struct request *r, const struct call_end *end, int *slot) {
     const char *p = end->reply, *stop = p + end->len;
     struct resp_item array, key;
-    int slot = SLOT_NONE;
+    *slot = SLOT_NONE;
     if (!resp_item_read(&p, stop, &array) || array.type != '*' || array.null)
-        return SLOT_NONE; /* an error: the request has no keys, or is malformed, and the node reports the error */
+        return NULL; /* an error: the request has no keys, or is malformed, and the node reports the error */
     for (int64_t i = 0; i < array.num && resp_item_read(&p, stop, &key); i++) {
         if (!(r->command->flags & COMMAND_READONLY) && lock_guard_is(key.str, key.len))
-            return SLOT_OF_GUARD;
+            return GUARD_REFUSED;
         int at = slot_of_key(key.str, key.len);
-        if (slot >= 0 && at != slot)
-            return SLOT_SEVERAL;
-        slot = at;
+        if (*slot >= 0 && at != *slot)
+            return "CROSSSLOT Keys in request don't hash to the same slot";
+        *slot = at;
     }
-    return slot;
+    return NULL;
 }
 
 static void keys_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    const struct kept *kept = REQUEST_OWNER(r, struct kept);
+    const struct request_kept *kept = REQUEST_OWNER(r, struct request_kept);
+    int slot;
     if (end->error || !r->session) {
         request_fail(r, end->error ? end->error : "");
         return;
     }
-    int slot = keys_slot(r, end);
-    if (slot == SLOT_OF_GUARD) {
-        request_error(r, GUARD_REFUSED);
-    } else if (slot == SLOT_SEVERAL) {
-        request_error(r, "CROSSSLOT Keys in request don't hash to the same slot");
-    } else {
-        call_init(c, r, NULL);
-        call_submit(c, slot, kept->bytes, kept->len);
+    const char *error = keys_slot(r, end, &slot);
+    if (error) {
+        request_error(r, error);
+        return;
     }
+    call_init(c, r, NULL);
+    call_submit(c, slot, kept->bytes, kept->len);
 }
 
-void discover_keys(struct session *s, const struct request_class *k) {
+bool discover_keys(struct session *s, const struct request_class *k) {
     struct worker *w = s->worker;
+    const struct command *c = k->command;
+    if (c->id != COMMAND_UNKNOWN || !((const struct command_info *)(const void *)c)->ask_keys ||
+        !upstream_is_cluster(w->upstream))
+        return false;
     struct upstream_lane lane = s->lane;
     struct request *request = request_new(s, k->command);
     counter_add(&w->counters.requests_forwarded, 1);
-    keep(request, k->bytes, k->request->len);
+    request_keep(request, k->bytes, k->request->len);
     request->call.done = keys_done;
     request_barrier(request);
     lane.dedicated = 0; /* it may be in MULTI */
@@ -254,4 +231,5 @@ void discover_keys(struct session *s, const struct request_class *k) {
     for (size_t i = 0; i < k->request->argc; i++)
         build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
     call_submit_lane(&request->call, SLOT_NONE, &lane, w->build.data, w->build.len);
+    return true;
 }

@@ -79,7 +79,6 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
     text_clear(&k.keys);
 }
 
-/* Replies with the node's reply without guard records. */
 static void keys_filter_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct text out = {0};
@@ -92,11 +91,12 @@ static void keys_filter_done(struct call *c, const struct call_end *end) {
     text_clear(&out);
 }
 
-void keyspace_forward(struct session *s, const struct request_class *k, int slot) {
+enum dispatch_result keyspace_forward(struct session *s, const struct request_class *k, int slot) {
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, k->command);
     request->call.done = keys_filter_done;
     call_submit(&request->call, slot, k->bytes, k->request->len);
+    return DISPATCHED;
 }
 
 /* ---- KEYS --------------------------------------------------------------------------------------- */
@@ -105,14 +105,12 @@ static void keys_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
     char header[RESP_HEADER_MAX];
-    if (k->error.len == 0) {
-        if (end->error)
-            text_append(&k->error, end->error, strlen(end->error));
-        else if (end->reply[0] == '-')
-            text_append(&k->error, end->reply + 1, end->len - 3);
-        else if (!keep_keys(k, end->reply, end->reply + end->len))
-            text_printf(&k->error, "UPSTREAM a node's reply to KEYS is malformed");
-    }
+    size_t len;
+    const char *error = call_end_error(end, &len);
+    if (k->error.len == 0 && error)
+        text_append(&k->error, error, len);
+    else if (k->error.len == 0 && !keep_keys(k, end->reply, end->reply + end->len))
+        text_printf(&k->error, "UPSTREAM a node's reply to KEYS is malformed");
     if (--r->parts_left > 0)
         return;
     if (k->error.len > 0) {
@@ -187,28 +185,23 @@ static void scan_dispatch(struct session *s, struct request *request, const stru
 /* ---- RANDOMKEY ---------------------------------------------------------------------------------- */
 
 static void random_done(struct call *c, const struct call_end *end) {
+    static const char again[] = "*1\r\n$9\r\nRANDOMKEY\r\n";
     struct request *r = c->request;
     struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
     struct resp_item item;
     const char *p = end->reply;
-    if (end->error) {
-        call_answer(c, end);
-        return;
-    }
-    bool read = resp_item_read(&p, end->reply + end->len, &item);
+    bool read = !end->error && resp_item_read(&p, end->reply + end->len, &item);
     bool guard = read && !item.null && item.type == '$' && lock_guard_is(item.str, item.len);
     bool nothing = read && item.null && k->masters > 1; /* this master is empty, another may have keys */
-    if ((guard || nothing) && r->session && k->tries++ < RANDOM_TRIES) {
-        static const char again[] = "*1\r\n$9\r\nRANDOMKEY\r\n";
-        k->master = (k->master + (nothing ? 1 : 0)) % k->masters;
-        call_submit_master(c, k->master, again, sizeof(again) - 1);
+    if ((!guard && !nothing) || !r->session || k->tries++ >= RANDOM_TRIES) {
+        keys_filter_done(c, end);
         return;
     }
-    const char *null = r->session && r->session->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
-    request_reply(r, guard ? null : end->reply, guard ? strlen(null) : end->len, true);
+    k->master = (k->master + (nothing ? 1 : 0)) % k->masters;
+    call_submit_master(c, k->master, again, sizeof(again) - 1);
 }
 
-void keyspace_dispatch(struct session *s, const struct request_class *k) {
+enum dispatch_result keyspace_dispatch(struct session *s, const struct request_class *k) {
     struct keyspace *all = memory_zalloc(sizeof(*all));
     all->masters = upstream_master_count(s->worker->upstream);
     struct request *request = request_new(s, k->command);
@@ -227,4 +220,5 @@ void keyspace_dispatch(struct session *s, const struct request_class *k) {
         request->call.done = random_done;
         call_submit_master(&request->call, all->master, k->bytes, k->request->len);
     }
+    return DISPATCHED;
 }

@@ -4,11 +4,12 @@
  *      MGET a b c ──┬─ part: a c (slot 1) ──> node ──┐
  *                   └─ part: b   (slot 2) ──> node ──┴─> array in the order of the keys
  *
- * A part has the keys of one slot (on a standalone: all keys). Exceptions: each lock key of DEL and UNLINK is a
- * separate part, which is a script; a part of MSET with lock keys is one script. Only some of many scripts are in
- * flight at once, so that other clients' lock commands are not delayed. The first error of a part is the reply. Fenced
- * data besides locks is a part that goes first, and alone: if it is refused, no lock is released.
+ * A part has the keys of one slot (on a standalone: all keys). But each lock key of DEL and UNLINK is a part, a script;
+ * a part of MSET with lock keys is one script. Only some of many scripts are in flight at once, so that other clients'
+ * lock commands are not delayed. The first error of a part is the reply. Fenced data besides locks is a part that goes
+ * first, and alone: if it is refused, no lock is released.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,11 +46,10 @@ struct split {
     enum command_split kind;
     int64_t sum;
     size_t item_count;
-    struct item *items;      /* sorted by slot; a part has items [index, index + count) */
-    struct piece *pieces;    /* by order */
-    struct text *kept;       /* replies that pieces point into, one for each part */
-    struct audit_note *note; /* the command's effect on audited keys, or NULL */
-    size_t part_count;
+    struct item *items;              /* sorted by slot; a part has items [index, index + count) */
+    struct piece *pieces;            /* by order; NULL: it is no MGET */
+    struct text *kept;               /* replies that pieces point into, one for each part */
+    struct audit_note *note;         /* the command's effect on audited keys, or NULL */
     struct session *session;         /* while it exists */
     size_t next, waiting;            /* the first item that may be a waiting part; how many wait */
     bool sends;                      /* parts are being sent: a part that ends at once must not send others */
@@ -60,16 +60,6 @@ struct split {
     char error[ERROR_LINE_MAX];
     bool failed;
 };
-
-static void split_note_error(struct split *split, const char *error, size_t len) {
-    if (split->failed)
-        return;
-    split->failed = true;
-    if (len >= sizeof(split->error))
-        len = sizeof(split->error) - 1;
-    memcpy(split->error, error, len);
-    split->error[len] = '\0';
-}
 
 /* Tells the engine which lock keys an MGET has shown. */
 static void split_sightings(struct request *r, const struct split *split) {
@@ -87,52 +77,40 @@ static void split_sightings(struct request *r, const struct split *split) {
     }
 }
 
-/* Ends the audit of keys that some part has touched, with the whole reply. */
-static void split_audited(struct request *r, struct split *split) {
-    struct text whole = {0};
-    char *header = text_reserve(&whole, RESP_HEADER_MAX);
-    struct call_end end = {.why = UPSTREAM_UNKNOWN};
-    if (split->failed) {
-        end.error = split->error;
-    } else if (split->kind == SPLIT_MGET) {
-        text_commit(&whole, resp_header_write(header, '*', (int64_t)split->item_count));
-        for (size_t i = 0; i < split->item_count; i++)
-            text_append(&whole, split->pieces[i].data, split->pieces[i].len);
-    } else if (split->kind == SPLIT_SUM) {
-        text_commit(&whole, resp_header_write(header, ':', split->sum));
-    } else {
-        text_append(&whole, "+OK\r\n", 5);
-    }
-    end.reply = whole.data;
-    end.len = whole.len;
-    if (r->session)
-        audit_released(r->session);
-    audit_end(r->worker, r->session, split->note, &end);
-    text_clear(&whole);
-}
-
 static void split_finish(struct request *r) {
     struct split *split = REQUEST_OWNER(r, struct split);
     invariant(split->waiting == 0 && r->parts_left == 0 && !split->looks, "%zu parts wait, %u are left", split->waiting,
               r->parts_left);
     request_disown(r);
-    char number[RESP_HEADER_MAX];
-    if (split->note)
-        split_audited(r, split);
+    struct text whole = {0};
+    char head[RESP_HEADER_MAX] = "+OK\r\n";
+    size_t len = 5;
+    bool sum = split->kind == SPLIT_SUM;
+    if (split->kind != SPLIT_MSET)
+        len = resp_header_write(head, sum ? ':' : '*', sum ? split->sum : (int64_t)split->item_count);
+    if (split->note) { /* the audit of keys that some part has touched ends with the whole reply */
+        text_append(&whole, head, len);
+        for (size_t i = 0; split->pieces && !split->failed && i < split->item_count; i++)
+            text_append(&whole, split->pieces[i].data, split->pieces[i].len);
+        struct call_end end = {.why = UPSTREAM_UNKNOWN, .reply = whole.data, .len = whole.len};
+        end.error = split->failed ? split->error : NULL;
+        if (r->session)
+            audit_released(r->session);
+        audit_end(r->worker, r->session, split->note, &end);
+        text_clear(&whole);
+    }
     if (split->failed) {
         request_error(r, split->error);
-    } else if (split->kind == SPLIT_SUM) {
-        request_reply(r, number, resp_header_write(number, ':', split->sum), true);
-    } else if (split->kind == SPLIT_MSET) {
-        request_reply(r, "+OK\r\n", 5, true);
+    } else if (!split->pieces) {
+        request_reply(r, head, len, true);
     } else {
         split_sightings(r, split);
-        request_reply(r, number, resp_header_write(number, '*', (int64_t)split->item_count), false);
+        request_reply(r, head, len, false);
         for (size_t i = 0; i < split->item_count; i++)
             request_reply(r, split->pieces[i].data, split->pieces[i].len, false);
         request_reply(r, "", 0, true);
     }
-    for (size_t i = 0; split->kept && i < split->part_count; i++)
+    for (size_t i = 0; split->kept && i < split->item_count; i++)
         text_clear(&split->kept[i]);
     for (size_t i = 0; i < split->item_count; i++)
         memory_free(split->items[i].name);
@@ -145,7 +123,6 @@ static void split_finish(struct request *r) {
     memory_free(split);
 }
 
-/* Keeps an MGET part's reply and notes where its elements are. */
 static bool split_take_array(struct split *split, const struct call *c, const struct call_end *end) {
     struct text *kept = &split->kept[c->index];
     uint32_t at = c->index;
@@ -174,17 +151,17 @@ static void split_part_done(struct call *c, const struct call_end *end) {
     invariant(split && r->parts_left > 0, "a part ends behind its command");
     struct resp_item item;
     const char *p = end->reply;
-    if (end->error) {
-        split_note_error(split, end->error, strlen(end->error));
-    } else if (end->reply[0] == '-') {
-        split_note_error(split, end->reply + 1, end->len - 3);
-    } else if (split->kind == SPLIT_SUM) {
-        if (resp_item_read(&p, end->reply + end->len, &item) && item.type == ':')
-            split->sum = sum_add(split->sum, item.num);
-    } else if (split->kind == SPLIT_MGET) {
-        if (!split_take_array(split, c, end))
-            split_note_error(split, "UPSTREAM a node's reply has another shape than MGET's", 53);
+    size_t len;
+    const char *error = call_end_error(end, &len);
+    if (!error && split->kind == SPLIT_MGET && !split_take_array(split, c, end)) {
+        error = "UPSTREAM a node's reply has another shape than MGET's";
+        len = strlen(error);
     }
+    if (error && !split->failed)
+        snprintf(split->error, sizeof(split->error), "%.*s", (int)len, error);
+    split->failed |= error != NULL;
+    if (!error && split->kind == SPLIT_SUM && resp_item_read(&p, end->reply + end->len, &item) && item.type == ':')
+        split->sum = sum_add(split->sum, item.num);
     if (--r->parts_left == 0)
         split_finish(r);
     else if (split->waiting > 0)
@@ -200,14 +177,17 @@ static int item_compare(const void *a, const void *b) {
     return x->order < y->order ? -1 : x->order > y->order;
 }
 
-static void build_args(struct worker *w, const struct request_class *k, const struct item *items, size_t count) {
+/* Makes the request of a part, whose arguments are among the bytes of the whole one; the caller frees part->argv. */
+static void part_request(const struct request_class *k, const struct item *items, size_t count,
+                         struct resp_request *part) {
     const struct resp_arg *argv = k->request->argv;
     size_t each = (size_t)(k->command->split == SPLIT_MSET ? 2 : 1);
-    build_start(w, 1 + count * each);
-    build_bulk(w, k->bytes + argv[0].off, argv[0].len);
-    for (size_t i = 0; i < count; i++)
-        for (size_t n = 0; n < each; n++)
-            build_bulk(w, k->bytes + argv[items[i].arg + n].off, argv[items[i].arg + n].len);
+    *part = *k->request;
+    part->argc = 1 + count * each;
+    part->argv = memory_alloc(part->argc * sizeof(*part->argv));
+    part->argv[0] = argv[0];
+    for (size_t i = 0; i < part->argc - 1; i++)
+        part->argv[1 + i] = argv[items[i / each].arg + i % each];
 }
 
 /* Sends a part that is one lock key of DEL or UNLINK. */
@@ -254,8 +234,7 @@ static void split_go_on(struct request *r, size_t at_once) {
         split_finish(r);
 }
 
-/* Handles a closed session. The client has sent the whole command, so its waiting parts are sent while the session is
- * still known. The checks of locks in other slots are dropped. */
+/* Handles a closed session: the waiting parts are sent while it is still known, without checks in other slots. */
 static void split_left(struct request *r) {
     struct split *split = REQUEST_OWNER(r, struct split);
     if (split->waiting > 0) {
@@ -287,29 +266,24 @@ static void split_part(struct request *request, const struct request_class *whol
     bool locks = false;
     for (size_t i = 0; split->kind == SPLIT_MSET && i < count; i++)
         locks = locks || items[i].rule;
-    build_args(s->worker, whole, items, count);
-    if (whole->replicas) {
-        (void)call_submit_read(call, items->slot, s->worker->build.data, s->worker->build.len);
-        return;
-    }
-    if (!locks) {
-        call_submit(call, items->slot, s->worker->build.data, s->worker->build.len);
-        return;
-    }
-    struct text part;
-    text_init(&part);
-    text_append(&part, s->worker->build.data, s->worker->build.len);
-    struct request_class k;
-    struct resp_request scanned;
-    resp_request_init(&scanned);
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    if (resp_request_scan(&scanned, part.data, part.len, &limits) == RESP_OK) {
-        class_find(&k, s, whole->command, &scanned, part.data);
+    struct resp_request part;
+    part_request(whole, items, count, &part);
+    if (locks) {
+        struct request_class k;
+        class_find(&k, s, whole->command, &part, whole->bytes);
         lock_call_clobber(call, s, &k);
         class_clear(&k);
+        memory_free(part.argv);
+        return;
     }
-    resp_request_clear(&scanned);
-    text_clear(&part);
+    build_start(s->worker, part.argc);
+    for (size_t i = 0; i < part.argc; i++)
+        build_bulk(s->worker, whole->bytes + part.argv[i].off, part.argv[i].len);
+    memory_free(part.argv);
+    if (whole->replicas)
+        (void)call_submit_read(call, items->slot, s->worker->build.data, s->worker->build.len);
+    else
+        call_submit(call, items->slot, s->worker->build.data, s->worker->build.len);
 }
 
 static bool own_part(const struct command *c, const struct item *item) {
@@ -392,7 +366,6 @@ static void data_send(struct request *request, struct split *split) {
     call_submit(call, split->data_slot, split->data.data, split->data.len);
 }
 
-/* Continues once the data's locks in other slots have been checked. */
 static void data_looked(void *arg, const char *error, size_t len) {
     struct request *request = arg;
     struct split *split = REQUEST_OWNER(request, struct split);
@@ -418,29 +391,23 @@ static void send_data_first(struct session *s, struct request *request, const st
     split->data_slot = data[0].slot;
     call_new(request, data_done)->count = (uint32_t)count;
     struct request_class class;
-    struct resp_request scanned;
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    build_args(s->worker, k, data, count);
-    text_append(&split->data, s->worker->build.data, s->worker->build.len);
-    resp_request_init(&scanned);
-    if (resp_request_scan(&scanned, split->data.data, split->data.len, &limits) == RESP_OK) {
-        class_find_again(&class, k->command, &scanned, split->data.data, split->data_slot);
-        split->question = fence_prepare(s, NULL, &class);
-        class_clear(&class);
-    }
-    resp_request_clear(&scanned);
-    split->data.len = 0;
+    struct resp_request part;
+    part_request(k, data, count, &part);
+    class_find_again(&class, k->command, &part, k->bytes, split->data_slot);
+    split->question = fence_prepare(s, NULL, &class);
+    class_clear(&class);
+    memory_free(part.argv);
     text_append(&split->data, s->worker->build.data, s->worker->build.len);
     memory_free(data);
     request_barrier(request);
     lock_busy_all(request); /* only now: the check must not wait for this request */
-    if (!fence_is_elsewhere(split->question)) {
+    if (fence_is_elsewhere(split->question)) {
+        split->looks = fence_looks_new(s, data_looked, request);
+        fence_looks_add(split->looks, split->question);
+        fence_looks_go(split->looks);
+    } else {
         data_send(request, split);
-        return;
     }
-    split->looks = fence_looks_new(s, data_looked, request);
-    fence_looks_add(split->looks, split->question);
-    fence_looks_go(split->looks);
 }
 
 enum dispatch_result split_dispatch(struct session *s, const struct request_class *k) {
@@ -456,8 +423,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct request_clas
     }
     if (lock_parts > LOCK_PARTS_MAX) {
         memory_free(items);
-        session_refuse(s, c, "ERR too many lock keys for one command that releases them; send several");
-        return DISPATCHED;
+        return session_refuse(s, c, "ERR too many lock keys for one command that releases them; send several");
     }
     qsort(items, key_count, sizeof(*items), item_compare);
     counter_add(&s->worker->counters.requests_split, 1);
@@ -468,7 +434,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct request_clas
         request_barrier(request);
     struct split *split = memory_zalloc(sizeof(*split));
     split->kind = c->split;
-    split->item_count = split->part_count = key_count;
+    split->item_count = key_count;
     split->items = items;
     if (c->split == SPLIT_MGET) {
         split->pieces = memory_zalloc(key_count * sizeof(*split->pieces));

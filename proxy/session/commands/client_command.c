@@ -1,14 +1,476 @@
 /*
- * CLIENT subcommands about the client itself: its name, its library, its number, whether it wants replies.
- * client_admin.c has those about other clients. An unknown subcommand, or one with a wrong number of arguments, goes to
- * the node, which answers with the error.
+ * CLIENT, and a client's line in LIST and INFO. An unknown subcommand, or one with wrong arguments, goes to the node,
+ * which answers with the error. LIST, KILL, PAUSE, UNPAUSE and UNBLOCK are about the clients of all threads:
+ *
+ *      request ── probe ──> node: may this user do that, and are the arguments valid?
+ *                              │ yes
+ *                              └──> a broadcast of all workers ──> reply         UNBLOCK: ──> the blocked client's node
+ *
+ * The probe is the same subcommand in a form without effect, since the node's clients are not the proxy's clients.
+ * Later requests of the client wait.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
+#include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/blocking/blocking.h"
 #include "proxy/session/commands/private.h"
+#include "proxy/session/locks/locks.h"
 #include "proxy/session/push/push.h"
+#include "proxy/session/transaction/transaction.h"
+
+static const int64_t PAUSE_LONGEST_MS = INT64_MAX / 2; /* for a longer pause Redis has an error */
+
+enum {
+    IDS_MAX = 10000,      /* in one CLIENT LIST ID */
+    CLIENTS_A_STEP = 200, /* visited in a step */
+    SHOWN_MORE = 256,     /* memory for lines grows by so many */
+    CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX
+};
+
+enum client_kind { CLIENT_NORMAL, CLIENT_PUBSUB, CLIENT_MASTER, CLIENT_REPLICA, CLIENT_KIND_UNKNOWN };
+enum admin_verb { ADMIN_LIST, ADMIN_KILL, ADMIN_PAUSE, ADMIN_UNPAUSE, ADMIN_UNBLOCK };
+
+struct shown {
+    int64_t id; /* first, for by_number */
+    char *line;
+};
+
+struct admin {
+    struct request_owner owner; /* first */
+    struct broadcast broadcast;
+    struct request *request;
+    enum admin_verb verb;
+    uint64_t asker;
+    /* which clients are meant; 0, NULL, CLIENT_KIND_UNKNOWN: any */
+    uint64_t id;
+    enum client_kind kind;
+    char *user, *address, *local_address;
+    bool spare_self, by_address; /* CLIENT KILL ADDRESS: the reply is OK or an error */
+    int64_t *ids, *sorted;       /* CLIENT LIST ID: the numbers as given, and sorted */
+    size_t id_count;
+    /* PAUSE */
+    bool all;
+    int64_t ms;
+    /* UNBLOCK */
+    bool error;
+    bool unblocked;  /* by the broadcast */
+    char *node;      /* the node at which it is blocked, or NULL */
+    int64_t at_node; /* its number at that node */
+    size_t asked;    /* bytes of the request */
+    /* the results */
+    struct shown *shown;
+    size_t shown_count;
+    int64_t killed;
+};
+
+static void admin_free(struct request_owner *owner) {
+    struct admin *a = (struct admin *)(void *)owner;
+    for (size_t i = 0; i < a->shown_count; i++)
+        memory_free(a->shown[i].line);
+    memory_free(a->shown);
+    memory_free(a->ids);
+    memory_free(a->sorted);
+    memory_free(a->user);
+    memory_free(a->address);
+    memory_free(a->local_address);
+    memory_free(a->node);
+    memory_free(a);
+}
+
+static const struct request_owner_ops admin_ops = {.free = admin_free};
+
+/* ---- a client's line: Redis's format, with the facts known to this process ---------------------------- */
+
+static bool take_kind(struct admin *a, const struct request_class *k, size_t i) {
+    static const char *const kinds[] = {"normal", "pubsub", "master", "replica", "slave", NULL};
+    int kind = class_arg_choice(k, i, kinds);
+    a->kind = kind == CLIENT_REPLICA + 1 ? CLIENT_REPLICA : (enum client_kind)kind;
+    return kind >= 0;
+}
+
+/* Write the address that the client connected to, and the client's own: "10.0.0.5:3321", at most CLIENT_ADDRESS_MAX
+ * bytes. They return `out`. */
+static const char *local_address(const struct session *s, char *out) {
+    struct sockaddr_storage local;
+    socklen_t len = sizeof(local);
+    out[0] = '\0';
+    if (getsockname(s->fd, (struct sockaddr *)&local, &len) != 0)
+        return out;
+    const struct sockaddr_un *un = (const void *)&local;
+    const char *path = s->worker->shared->unix_path;
+    if (local.ss_family == AF_UNIX && path)
+        snprintf(out, CLIENT_ADDRESS_MAX, "%s:0", path);
+    else if (local.ss_family == AF_UNIX)
+        snprintf(out, CLIENT_ADDRESS_MAX, "%.*s:0", (int)sizeof(un->sun_path), un->sun_path);
+    else
+        session_address_text(&local, out, CLIENT_ADDRESS_MAX);
+    return out;
+}
+
+static const char *address_of(const struct session *s, char *out) {
+    if (session_by_unix_socket(s)) /* the client's end has no name: Redis shows the socket's */
+        return local_address(s, out);
+    snprintf(out, CLIENT_ADDRESS_MAX, "%s", s->address);
+    return out;
+}
+
+static void flags_text(const struct session *s, const struct pubsub_counts *n, char *out) {
+    const struct {
+        char letter;
+        bool on;
+    } flags[] = {{'O', n->monitor},
+                 {'P', n->channels + n->patterns + n->shards > 0},
+                 {'x', transaction_count(s) >= 0},
+                 {'b', s->delays & (DELAY_BLOCKED | DELAY_PAUSED)},
+                 {'t', tracking_state(s).on},
+                 {'B', tracking_state(s).bcast},
+                 {'c', s->state == SESSION_FINISHING},
+                 {'U', session_by_unix_socket(s)},
+                 {'e', commands_of(s)->no_evict}};
+    char *p = out;
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+        if (flags[i].on)
+            *p++ = flags[i].letter;
+    if (p == out)
+        *p++ = 'N';
+    *p = '\0';
+}
+
+/* Appends the client's line; `reading`: the length of its current request, or 0. Facts that only a node knows are 0. */
+static void client_show(const struct session *s, size_t reading, struct text *out) {
+    char address[CLIENT_ADDRESS_MAX], local[CLIENT_ADDRESS_MAX], flags[16];
+    struct pubsub_counts n = pubsub_count(s);
+    flags_text(s, &n, flags);
+    size_t waiting = s->input ? s->input->end - s->input->start : 0;
+    size_t output = s->out.unsent + s->held_bytes; /* including replies that wait for earlier replies */
+    const char *sub =
+        s->last && s->last->need != NEED_KEY && (s->last->flags & COMMAND_SUBCOMMANDS) ? commands_of(s)->last_word : "";
+    int64_t idle = (worker_turn_us(s->worker) - s->active_us) / 1000000;
+    text_printf(out,
+                "id=%llu addr=%s laddr=%s fd=%d name=%s age=%lld idle=%lld flags=%s db=%u sub=%lld psub=%lld ssub=%lld "
+                "multi=%lld qbuf=%zu qbuf-free=%zu argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=%zu "
+                "tot-mem=%zu events=%s cmd=%s%s%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s\n",
+                (unsigned long long)s->lock.id, address_of(s, address), local_address(s, local), s->fd,
+                s->name ? s->name : "", (long long)(worker_now(s->worker) - s->opened_ms) / 1000, (long long)idle,
+                flags, s->lane.db, (long long)n.channels, (long long)n.patterns, (long long)n.shards,
+                (long long)transaction_count(s), waiting + reading, s->input ? s->input->cap - waiting : 0, output,
+                sizeof(*s) + (s->input ? s->input->cap : 0) + s->in_flight_bytes + output,
+                s->io.events & EV_WRITE ? "rw" : "r", s->last ? s->last->name : "NULL", *sub ? "|" : "", sub,
+                s->user ? s->user : "default", tracking_state(s).on ? 0 : -1, s->lane.protocol,
+                s->lib_name ? s->lib_name : "", s->lib_version ? s->lib_version : "");
+}
+
+/* ---- arguments ---------------------------------------------------------------------------------- */
+
+static int by_number(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static bool list_words(struct admin *a, const struct request_class *k) {
+    size_t len;
+    if (k->request->argc == 2)
+        return true;
+    if (k->request->argc == 4 && class_arg_is(k, 2, "type"))
+        return take_kind(a, k, 3);
+    if (k->request->argc < 4 || !class_arg_is(k, 2, "id"))
+        return false;
+    a->id_count = k->request->argc - 3;
+    a->ids = memory_zalloc(a->id_count * sizeof(*a->ids));
+    for (size_t i = 0; i < a->id_count; i++) {
+        const char *id = class_arg(k, i + 3, &len);
+        if (!resp_integer(id, len, &a->ids[i]))
+            return false;
+    }
+    a->sorted = memory_alloc(a->id_count * sizeof(*a->sorted));
+    memcpy(a->sorted, a->ids, a->id_count * sizeof(*a->sorted));
+    qsort(a->sorted, a->id_count, sizeof(*a->sorted), by_number);
+    return true;
+}
+
+static void take_text(char **field, const struct request_class *k, size_t i) {
+    size_t len;
+    const char *text = class_arg(k, i, &len);
+    memory_free(*field);
+    *field = memory_strndup(text, len);
+}
+
+static bool kill_words(struct admin *a, const struct request_class *k) {
+    enum { ID, TYPE, SKIPME, ADDR, LADDR, USER };
+    static const char *const options[] = {"id", "type", "skipme", "addr", "laddr", "user", NULL};
+    char **texts[] = {[ADDR] = &a->address, [LADDR] = &a->local_address, [USER] = &a->user};
+    a->by_address = k->request->argc == 3;
+    a->spare_self = !a->by_address;
+    if (a->by_address)
+        take_text(&a->address, k, 2);
+    for (size_t i = 2; i + 1 < k->request->argc; i += 2) {
+        size_t len;
+        int64_t id = 0;
+        const char *value = class_arg(k, i + 1, &len);
+        int option = class_arg_choice(k, i, options);
+        bool right = option >= 0;
+        if (option == ID) {
+            right = resp_integer(value, len, &id) && id >= 1;
+            a->id = (uint64_t)id;
+        } else if (option == TYPE) {
+            right = take_kind(a, k, i + 1);
+        } else if (option == SKIPME) {
+            a->spare_self = class_arg_is(k, i + 1, "yes");
+            right = a->spare_self || class_arg_is(k, i + 1, "no");
+        } else if (right) {
+            take_text(texts[option], k, i + 1);
+        }
+        if (!right)
+            return false;
+    }
+    return a->by_address || (k->request->argc % 2 == 0 && k->request->argc > 3);
+}
+
+static bool pause_words(struct admin *a, const struct request_class *k) {
+    size_t len;
+    if (k->request->argc != 3 && k->request->argc != 4)
+        return false;
+    const char *ms = class_arg(k, 2, &len);
+    a->all = k->request->argc == 3 || class_arg_is(k, 3, "all");
+    return resp_integer(ms, len, &a->ms) && a->ms >= 0 && a->ms <= PAUSE_LONGEST_MS &&
+           (a->all || class_arg_is(k, 3, "write"));
+}
+
+static bool unblock_words(struct admin *a, const struct request_class *k) {
+    size_t len;
+    int64_t id;
+    if (k->request->argc != 3 && k->request->argc != 4)
+        return false;
+    const char *text = class_arg(k, 2, &len);
+    a->error = k->request->argc == 4 && class_arg_is(k, 3, "error");
+    if (!resp_integer(text, len, &id) || (k->request->argc == 4 && !a->error && !class_arg_is(k, 3, "timeout")))
+        return false;
+    a->id = (uint64_t)id;
+    return true;
+}
+
+/* ---- during the broadcast ----------------------------------------------------------------------------- */
+
+static bool meant(const struct admin *a, const struct session *s) {
+    char address[CLIENT_ADDRESS_MAX];
+    if ((a->id || a->verb == ADMIN_UNBLOCK) && s->lock.id != a->id)
+        return false;
+    struct pubsub_counts n = pubsub_count(s);
+    if (a->kind != CLIENT_KIND_UNKNOWN &&
+        a->kind != (n.channels + n.patterns + n.shards > 0 ? CLIENT_PUBSUB : CLIENT_NORMAL))
+        return false;
+    if (a->user && strcmp(a->user, s->user ? s->user : "default") != 0)
+        return false;
+    if (a->address && strcmp(a->address, address_of(s, address)) != 0)
+        return false;
+    if (a->local_address && strcmp(a->local_address, local_address(s, address)) != 0)
+        return false;
+    int64_t id = (int64_t)s->lock.id;
+    return a->id_count == 0 || bsearch(&id, a->sorted, a->id_count, sizeof(id), by_number);
+}
+
+static void blocked_at(void *arg, const char *node, int64_t client) {
+    struct admin *a = arg;
+    a->node = memory_strdup(node);
+    a->at_node = client;
+}
+
+static void visit(struct admin *a, struct session *s) {
+    bool self = s->lock.id == a->asker;
+    if (!meant(a, s))
+        return;
+    if (a->verb == ADMIN_LIST) {
+        if (a->shown_count % SHOWN_MORE == 0)
+            a->shown = memory_realloc(a->shown, (a->shown_count + SHOWN_MORE) * sizeof(*a->shown));
+        struct text line = {0};
+        client_show(s, self ? a->asked : 0, &line);
+        a->shown[a->shown_count++] = (struct shown){(int64_t)s->lock.id, line.data};
+    } else if (a->verb == ADMIN_UNBLOCK) {
+        a->unblocked = fence_unblock(s, a->error) || blocking_unblock(s, a->error, blocked_at, a);
+    } else if (!self || !a->spare_self) {
+        a->killed++;
+        if (self) /* in its own thread */
+            a->request->close_after = true;
+        else
+            session_close(s, "CLIENT KILL");
+    }
+}
+
+/* A visit to a worker's clients, some in each turn, in the order of their numbers. */
+struct round {
+    struct worker_slices slices; /* first */
+    struct admin *admin;
+    uint64_t seen; /* clients up to this number have been visited */
+};
+
+static bool round_step(struct worker *w, struct worker_slices *slices) {
+    struct round *round = (struct round *)(void *)slices;
+    struct admin *a = round->admin;
+    size_t visited = 0;
+    LIST_FOREACH_SAFE(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (s->lock.id <= round->seen)
+            continue;
+        if (visited++ == CLIENTS_A_STEP)
+            return true;
+        round->seen = s->lock.id;
+        visit(a, s);
+    }
+    broadcast_leave(&a->broadcast, w);
+    return false;
+}
+
+static void admin_visit(struct broadcast *t, struct worker *w) {
+    struct admin *a = LIST_ENTRY(t, struct admin, broadcast);
+    if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE) {
+        if (a->verb == ADMIN_PAUSE)
+            pause_start(w, a->all ? PAUSE_ALL : PAUSE_WRITES, a->ms);
+        else if (w->pause != PAUSE_PROXY)
+            pause_end(w);
+        return;
+    }
+    struct round *round = memory_zalloc(sizeof(*round));
+    round->slices.step = round_step;
+    round->admin = a;
+    t->stays = true;
+    worker_add_slices(w, &round->slices);
+}
+
+/* ---- back at home ----------------------------------------------------------------------------------- */
+
+/* Replies with the clients in the order of their numbers; only those asked for, if numbers were given. */
+static void reply_list(struct admin *a, struct request *r) {
+    struct text lines = {0}, reply = {0};
+    if (a->shown_count > 1)
+        qsort(a->shown, a->shown_count, sizeof(*a->shown), by_number);
+    for (size_t i = 0; i < (a->id_count > 0 ? a->id_count : a->shown_count); i++) {
+        struct shown wanted = {.id = a->id_count > 0 ? a->ids[i] : a->shown[i].id}, *found = NULL;
+        if (a->shown_count > 0)
+            found = bsearch(&wanted, a->shown, a->shown_count, sizeof(wanted), by_number);
+        if (found)
+            text_append(&lines, found->line, strlen(found->line));
+    }
+    struct handed_counts before = handed_board_read(r->worker->shared->before);
+    if (before.clients > 0 && a->id_count == 0 && a->kind == CLIENT_KIND_UNKNOWN)
+        text_printf(&lines,
+                    "id=0 addr=process-%lld:0 name=clients-of-the-process-that-leaves clients=%lld leases=%lld\n",
+                    (long long)before.pid, (long long)before.clients, (long long)before.leases);
+    append_page(&reply, r->session && r->session->lane.protocol == 3, lines.data, lines.len);
+    request_reply(r, reply.data, reply.len, true);
+    text_clear(&lines);
+    text_clear(&reply);
+}
+
+static void reply_number(struct request *r, int64_t n) {
+    char line[RESP_HEADER_MAX];
+    request_reply(r, line, resp_header_write(line, ':', n), true);
+}
+
+/* Replies to UNBLOCK as the node at which the client is blocked does, which knows whether it still is. */
+static void reply_unblock(struct admin *a, struct request *r) {
+    struct worker *w = r->worker;
+    struct upstream *u = w->upstream;
+    size_t master = 0;
+    while (a->node && master < upstream_master_count(u) &&
+           strcmp(upstream_node_address(upstream_master(u, master)), a->node) != 0)
+        master++;
+    if (!a->node || master == upstream_master_count(u) || !r->session) {
+        reply_number(r, a->unblocked);
+        return;
+    }
+    call_init(&r->call, r, call_answer);
+    build_start(w, 4);
+    build_text(w, "CLIENT");
+    build_text(w, "UNBLOCK");
+    build_number(w, a->at_node);
+    build_text(w, a->error ? "ERROR" : "TIMEOUT");
+    call_submit_master(&r->call, master, w->build.data, w->build.len);
+}
+
+static void admin_done(struct broadcast *t) {
+    struct admin *a = LIST_ENTRY(t, struct admin, broadcast);
+    struct request *r = a->request;
+    switch (a->verb) {
+    case ADMIN_LIST:
+        reply_list(a, r);
+        break;
+    case ADMIN_KILL:
+        if (!a->by_address)
+            reply_number(r, a->killed);
+        else if (a->killed > 0)
+            request_reply(r, "+OK\r\n", 5, true);
+        else
+            request_error(r, "ERR No such client");
+        break;
+    case ADMIN_PAUSE:
+    case ADMIN_UNPAUSE:
+        request_reply(r, "+OK\r\n", 5, true);
+        break;
+    case ADMIN_UNBLOCK:
+        reply_unblock(a, r);
+        break;
+    }
+}
+
+/* ---- the probe ---------------------------------------------------------------------------------- */
+
+/* The number of a client that no node has. Valkey does not accept 0. */
+#define NOBODY "9223372036854775807"
+
+/* Whether the end of the probe permits the command: a plain reply, or PAUSE -1's own error. While no node answers,
+ * operators without login may see and end connections, if the node granted them as much before. */
+static bool allowed(const struct admin *a, const struct request *r, const struct call_end *end) {
+    if (end->error)
+        return end->why != UPSTREAM_REFUSED &&
+               (!r->session || (a->verb != ADMIN_PAUSE && session_is_stranger(r->session) &&
+                                r->worker->unauthenticated_look == RIGHTS_GRANTED));
+    if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE)
+        return reply_begins(end->reply, end->len, "-ERR timeout is negative");
+    return end->reply[0] != '-' || (a->by_address && strncmp(end->reply, "-ERR No such client", 19) == 0);
+}
+
+static void probed(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct admin *a = REQUEST_OWNER(r, struct admin);
+    if (!allowed(a, r, end)) {
+        call_answer(c, end);
+        return;
+    }
+    if (r->worker->over) { /* all clients are gone, or about to be */
+        request_reply(r, "", 0, true);
+        return;
+    }
+    broadcast_start(&a->broadcast, r->worker, admin_visit,
+                    admin_done); /* also if the node is down: operators need it then */
+}
+
+static void probe(struct admin *a, const struct request_class *k) {
+    static const struct {
+        const char *name, *argument;
+    } harmless[] = {[ADMIN_LIST] = {"LIST", NOBODY},
+                    [ADMIN_KILL] = {"KILL", "-"},
+                    [ADMIN_PAUSE] = {"PAUSE", "-1"},
+                    [ADMIN_UNPAUSE] = {"PAUSE", "-1"},
+                    [ADMIN_UNBLOCK] = {"UNBLOCK", "0"}};
+    struct worker *w = a->request->worker;
+    bool list = a->verb == ADMIN_LIST, filters = a->verb == ADMIN_KILL && !a->by_address;
+    build_start(w, filters ? k->request->argc + 2 : 3u + list);
+    build_text(w, "CLIENT");
+    build_text(w, harmless[a->verb].name);
+    for (size_t i = 2; filters && i < k->request->argc; i++)
+        build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
+    if (filters || list)
+        build_text(w, list ? "ID" : "ADDR"); /* the last address counts */
+    build_text(w, harmless[a->verb].argument);
+    call_submit(&a->request->call, SLOT_NONE, w->build.data, w->build.len);
+}
+
+/* ---- the client itself: its name, its library, its number, whether it wants replies ---------------- */
 
 bool client_name_ok(const char *name, size_t len) {
     for (size_t i = 0; i < len; i++)
@@ -22,122 +484,104 @@ void client_set_text(char **field, const char *text, size_t len) {
     *field = len > 0 ? memory_strndup(text, len) : NULL;
 }
 
-static bool reply_ok(struct session *s, const struct command *c) {
-    session_answer(s, c, "+OK\r\n", 5);
-    return true;
-}
-
 /* ---- names -------------------------------------------------------------------------------------- */
 
-static bool client_setname(struct session *s, const struct request_class *k) {
+static enum dispatch_result client_setname(struct session *s, const struct request_class *k) {
     size_t len;
     const char *name = class_arg(k, 2, &len);
-    if (!client_name_ok(name, len)) {
-        session_refuse(s, k->command, "%s", CLIENT_NAME_REFUSED);
-        return true;
-    }
+    if (!client_name_ok(name, len))
+        return session_refuse(s, k->command, CLIENT_NAME_REFUSED);
     client_set_text(&s->name, name, len);
     session_identify(s);
-    return reply_ok(s, k->command);
+    return session_answer(s, k->command, "+OK\r\n", 5);
 }
 
-static bool client_getname(struct session *s, const struct request_class *k) {
+static enum dispatch_result client_getname(struct session *s, const struct request_class *k) {
     struct text reply = {0};
     if (s->name)
         append_bulk(&reply, s->name, strlen(s->name));
     else
         text_printf(&reply, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
-    session_answer_text(s, k->command, &reply);
-    return true;
+    return session_answer_text(s, k->command, &reply);
 }
 
-static bool client_setinfo(struct session *s, const struct request_class *k) {
+static enum dispatch_result client_setinfo(struct session *s, const struct request_class *k) {
     size_t len, word_len;
     const char *value = class_arg(k, 3, &len), *word = class_arg(k, 2, &word_len);
     bool name = class_arg_is(k, 2, "lib-name");
     len = strnlen(value, len); /* Redis ignores the rest */
-    if (!name && !class_arg_is(k, 2, "lib-ver")) {
-        session_refuse(s, k->command, "ERR Unrecognized option '%.*s'", (int)word_len, word);
-        return true;
-    }
-    if (!client_name_ok(value, len)) {
-        session_refuse(s, k->command, "ERR %.*s cannot contain spaces, newlines or special characters.", (int)word_len,
-                       word);
-        return true;
-    }
+    if (!name && !class_arg_is(k, 2, "lib-ver"))
+        return session_refuse(s, k->command, "ERR Unrecognized option '%.*s'", (int)word_len, word);
+    if (!client_name_ok(value, len))
+        return session_refuse(s, k->command, "ERR %.*s cannot contain spaces, newlines or special characters.",
+                              (int)word_len, word);
     client_set_text(name ? &s->lib_name : &s->lib_version, value, len);
     if (name)
         engine_session_library(s->worker->shared->engine, &s->lock, value, len);
-    return reply_ok(s, k->command);
+    return session_answer(s, k->command, "+OK\r\n", 5);
 }
 
 /* ---- the rest ----------------------------------------------------------------------------------- */
 
-static bool client_id(struct session *s, const struct request_class *k) {
+static enum dispatch_result client_id(struct session *s, const struct request_class *k) {
     char number[RESP_HEADER_MAX];
-    session_answer(s, k->command, number, resp_header_write(number, ':', (int64_t)s->lock.id));
-    return true;
+    return session_answer(s, k->command, number, resp_header_write(number, ':', (int64_t)s->lock.id));
 }
 
-static bool client_info(struct session *s, const struct request_class *k) {
+static enum dispatch_result client_info(struct session *s, const struct request_class *k) {
     struct text line = {0}, reply = {0};
     client_show(s, k->request->len, &line);
     append_page(&reply, s->lane.protocol == 3, line.data, line.len);
-    session_answer_text(s, k->command, &reply);
     text_clear(&line);
-    return true;
+    return session_answer_text(s, k->command, &reply);
 }
 
 /* Runs CLIENT REPLY: the proxy leaves replies out; the node is not told. */
-static bool client_reply(struct session *s, const struct request_class *k) {
-    if (class_arg_is(k, 2, "on")) {
-        s->reply_mode = REPLY_ON;
-        reply_ok(s, k->command);
-    } else if (class_arg_is(k, 2, "off")) {
-        s->reply_mode = REPLY_OFF;
-    } else if (class_arg_is(k, 2, "skip")) {
-        if (s->reply_mode != REPLY_OFF)
-            s->reply_mode = REPLY_SKIP_NEXT;
-    } else {
-        return false;
-    }
-    return true;
+static enum dispatch_result client_reply(struct session *s, const struct request_class *k) {
+    static const char *const modes[] = {[REPLY_ON] = "on", [REPLY_OFF] = "off", [REPLY_SKIP_NEXT] = "skip", NULL};
+    int mode = class_arg_choice(k, 2, modes);
+    if (mode < 0)
+        return class_pass(s, k, SLOT_NONE);
+    if (mode != REPLY_SKIP_NEXT || s->reply_mode != REPLY_OFF)
+        s->reply_mode = (uint8_t)mode;
+    return mode == REPLY_ON ? session_answer(s, k->command, "+OK\r\n", 5) : DISPATCHED;
 }
 
 /* Runs CLIENT NO-EVICT, which is only shown: the proxy evicts no clients. */
-static bool client_no_evict(struct session *s, const struct request_class *k) {
-    if (class_arg_is(k, 2, "on"))
-        commands_of(s)->no_evict = true;
-    else if (class_arg_is(k, 2, "off"))
-        commands_of(s)->no_evict = false;
-    else
-        return false;
-    return reply_ok(s, k->command);
+static enum dispatch_result client_no_evict(struct session *s, const struct request_class *k) {
+    bool on = class_arg_is(k, 2, "on");
+    if (!on && !class_arg_is(k, 2, "off"))
+        return class_pass(s, k, SLOT_NONE);
+    commands_of(s)->no_evict = on;
+    return session_answer(s, k->command, "+OK\r\n", 5);
 }
 
-/* The subcommands that the proxy knows, with the number of their arguments. `answer` returns false if Redis has an
- * error for the arguments; NULL: client_admin.c and tracking.c have it. */
+/* ---- all subcommands ------------------------------------------------------------------------------ */
+
+/* The subcommands that the proxy knows, with the number of their arguments; tracking.c has the last ones. */
 static const struct own {
     const char *name;
     size_t least, most; /* otherwise the node reports the error */
-    bool (*answer)(struct session *s, const struct request_class *k);
+    enum dispatch_result (*answer)(struct session *s, const struct request_class *k); /* NULL: client_admin */
+    enum admin_verb verb;
+    bool (*words)(struct admin *a, const struct request_class *k); /* reads the arguments; NULL: there are none */
 } owns[] = {
-    {"setname", 3, 3, client_setname},
-    {"getname", 2, 2, client_getname},
-    {"id", 2, 2, client_id},
-    {"setinfo", 4, 4, client_setinfo},
-    {"info", 2, 2, client_info},
-    {"reply", 3, 3, client_reply},
-    {"no-evict", 3, 3, client_no_evict},
-    {"list", 2, SIZE_MAX, NULL},
-    {"kill", 3, SIZE_MAX, NULL},
-    {"pause", 3, SIZE_MAX, NULL},
-    {"unpause", 2, 2, NULL},
-    {"unblock", 3, SIZE_MAX, NULL},
-    {"tracking", 3, SIZE_MAX, NULL},
-    {"trackinginfo", 2, 2, NULL},
-    {"getredir", 2, 2, NULL},
-    {"no-touch", 3, 3, NULL},
+    {"setname", 3, 3, .answer = client_setname},
+    {"getname", 2, 2, .answer = client_getname},
+    {"id", 2, 2, .answer = client_id},
+    {"setinfo", 4, 4, .answer = client_setinfo},
+    {"info", 2, 2, .answer = client_info},
+    {"reply", 3, 3, .answer = client_reply},
+    {"no-evict", 3, 3, .answer = client_no_evict},
+    {"list", 2, SIZE_MAX, .verb = ADMIN_LIST, .words = list_words},
+    {"kill", 3, SIZE_MAX, .verb = ADMIN_KILL, .words = kill_words},
+    {"pause", 3, SIZE_MAX, .verb = ADMIN_PAUSE, .words = pause_words},
+    {"unpause", 2, 2, .verb = ADMIN_UNPAUSE},
+    {"unblock", 3, SIZE_MAX, .verb = ADMIN_UNBLOCK, .words = unblock_words},
+    {"tracking", 3, SIZE_MAX, .answer = tracking_dispatch},
+    {"trackinginfo", 2, 2, .answer = tracking_dispatch},
+    {"getredir", 2, 2, .answer = tracking_dispatch},
+    {"no-touch", 3, 3, .answer = tracking_dispatch},
 };
 
 static const struct own *own_of(const struct request_class *k) {
@@ -151,12 +595,32 @@ bool client_is_own(const struct request_class *k) {
     return own_of(k) != NULL;
 }
 
-enum dispatch_result client_dispatch(struct session *s, const struct request_class *k) {
-    const struct own *own = own_of(k);
-    if (class_arg_is(k, 1, "tracking") || class_arg_is(k, 1, "caching") || class_arg_is(k, 1, "no-touch") ||
-        class_arg_is(k, 1, "trackinginfo") || class_arg_is(k, 1, "getredir"))
-        return tracking_dispatch(s, k); /* about the connection to the node */
-    if (!(own && own->answer && own->answer(s, k)) && !client_admin(s, k))
-        class_pass(s, k, SLOT_NONE);
+static enum dispatch_result client_admin(struct session *s, const struct request_class *k, const struct own *own) {
+    if (own->verb == ADMIN_LIST && k->request->argc > IDS_MAX + 3)
+        return session_refuse(s, k->command, "ERR too many client IDs for one CLIENT LIST; at most %d", IDS_MAX);
+    struct admin *a = memory_zalloc(sizeof(*a));
+    a->verb = own->verb;
+    a->kind = CLIENT_KIND_UNKNOWN;
+    a->asker = s->lock.id;
+    a->asked = k->request->len;
+    if (own->words && !own->words(a, k)) {
+        admin_free(&a->owner);
+        return class_pass(s, k, SLOT_NONE);
+    }
+    a->request = request_new(s, k->command);
+    request_own(a->request, &a->owner, &admin_ops);
+    a->request->call.done = probed;
+    request_barrier(a->request);
+    probe(a, k);
     return DISPATCHED;
+}
+
+enum dispatch_result client_dispatch(struct session *s, const struct request_class *k) {
+    static const char *const tracking[] = {"tracking", "caching", "no-touch", "trackinginfo", "getredir", NULL};
+    const struct own *own = own_of(k);
+    if (class_arg_choice(k, 1, tracking) >= 0)
+        return tracking_dispatch(s, k); /* about the connection to the node */
+    if (!own)
+        return class_pass(s, k, SLOT_NONE);
+    return own->answer ? own->answer(s, k) : client_admin(s, k, own);
 }

@@ -1,18 +1,8 @@
 /*
- * Dispatch: decides which way a request goes.
- *
- *      request ── command table ──┬─ local ───── AUTH, HELLO, SELECT, CLIENT, PROXY, ...
- *                                 ├─ lock ────── its key matches a rule: a script
- *                                 ├─ fenced ──── a write of data under a lock: a script checks the lock and writes
- *                                 ├─ script ──── EVAL and similar on lock keys: unchanged, between two steps
- *                                 ├─ split ───── keys in several slots, or lock keys among others
- *                                 ├─ pinned ──── MULTI, BLPOP, SUBSCRIBE, ...: a connection of the session's own
- *                                 ├─ stream ──── long requests, forwarded while they arrive
- *                                 └─ forward ─── everything else, byte for byte
- *
- * The table describes the commands; for a command that it lacks, the node does (cluster/discover.c). classify.c finds
- * the way of a request. The other folders (locks, transaction, push, blocking, cluster) get the class of the request
- * and do the work; here local.c, client_command.c, proxy_command.c and queued_form.c do.
+ * Dispatch: decides which way a request goes, in the order of the drawing in docs/architecture.md. The table describes
+ * the commands; for a command that it lacks, the node does (cluster/discover.c). The other folders (locks, transaction,
+ * push, blocking, cluster) get the class of the request and do the work; here local.c, client_command.c,
+ * proxy_command.c and queued_form.c do.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -32,14 +22,12 @@
 #include "proxy/session/semaphores/semaphores.h"
 #include "proxy/session/transaction/transaction.h"
 
-/* Forgets secrets at the end of dispatch, if the result is DISPATCHED and the command's arguments may contain a
- * password: overwrites the arguments, and marks the copies on the way to a node to be overwritten when they need not be
- * sent again. Returns the result. `c` NULL: the command is not in the table. */
+/* Overwrites the arguments of a dispatched command that may contain a password; its copies on the way to a node are
+ * overwritten when they need not be sent again. Returns the result. `c` NULL: the command is not in the table. */
 static enum dispatch_result secret_end(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes, enum dispatch_result result) {
-    if (result != DISPATCHED || !c || !(c->flags & COMMAND_SECRET))
-        return result;
-    if (s->state == SESSION_CLOSED) /* the buffer is gone, or its bytes were overwritten */
+    if (result != DISPATCHED || !c || !(c->flags & COMMAND_SECRET) ||
+        s->state == SESSION_CLOSED) /* the buffer is gone, or its bytes were overwritten */
         return result;
     s->worker->secret = true;
     for (size_t i = 1; i < r->argc; i++)
@@ -56,16 +44,15 @@ static enum dispatch_result secret_end(struct session *s, const struct command *
 
 /* ---- refusals, with Redis's text if it has one ------------------------------------------------------------ */
 
-/* Refuses a command that is not available through the proxy. */
-static void refuse_unsupported(struct session *s, const struct request_class *k) {
+static enum dispatch_result refuse_unsupported(struct session *s, const struct request_class *k) {
     char name[32];
     snprintf(name, sizeof(name), "%s", k->command->name);
     for (char *p = name; *p; p++)
         *p = (char)toupper((unsigned char)*p);
-    session_refuse(s, k->command, "ERR %s is not supported by lockkeeper: %s", name,
-                   k->command->id == COMMAND_UNKNOWN
-                       ? "it would change the state of a connection that many clients share"
-                       : "replicas and similar tools must connect to the server itself");
+    return session_refuse(s, k->command, "ERR %s is not supported by lockkeeper: %s", name,
+                          k->command->id == COMMAND_UNKNOWN
+                              ? "it would change the state of a connection that many clients share"
+                              : "replicas and similar tools must connect to the server itself");
 }
 
 enum dispatch_result refuse_doubted(struct session *s, const struct command *c) {
@@ -73,12 +60,10 @@ enum dispatch_result refuse_doubted(struct session *s, const struct command *c) 
     if (!error)
         return DISPATCH_WAIT;
     counter_add(&s->worker->counters.requests_failed, 1);
-    session_refuse(s, c, "%s", error);
-    return DISPATCHED;
+    return session_refuse(s, c, "%s", error);
 }
 
-/* Refuses a request before authentication that does not authenticate, or lets it wait for a node's answer. `c` NULL:
- * the command is not in the table. The checks are in Redis's order. */
+/* Refuses a request before authentication, or lets it wait for a node's answer; `c` may be NULL. Redis's order. */
 static enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c,
                                                    const struct resp_request *r, const char *bytes) {
     if (session_doubted(s))
@@ -143,66 +128,181 @@ static void note_subcommand(struct session *s, const struct command *c, const st
         *word = (char)tolower((unsigned char)*word);
 }
 
+/* ---- requests with a class ------------------------------------------------------------------------------ */
+
+/* Whether the command works on one key by its nature, and not only in this request. */
+static bool one_key(const struct request_class *k) {
+    const struct command *c = k->command;
+    return k->key_count == 1 && (c->only || c->split == SPLIT_SUM || c->id == COMMAND_MSETNX);
+}
+
+/* Whether earlier lock commands of the session on the key (on any, if the request has several) have to end first. An
+ * audited request only waits for scripts. */
+static bool locks_are_busy(const struct session *s, const struct request_class *k) {
+    size_t len;
+    if (!k->enforced && !k->audited)
+        return false;
+    if (k->enforced && locks_of(s)->audits > 0)
+        return true;
+    if (!one_key(k))
+        return lock_any_busy(s);
+    const char *key = class_key(k, 0, &len);
+    return lock_script_busy(s, key, len);
+}
+
+/* Whether PROXY ADVISE wants to see the reply, although no rule matches. Of a script's keys only its lock is kept. */
+static bool advise_watches(struct session *s, struct request_class *k) {
+    size_t len;
+    const struct command *c = k->command;
+    const char *key = class_key(k, 0, &len);
+    if (one_key(k) || c->id == COMMAND_MSETNX || c->id == COMMAND_MSETEX)
+        return advise_wants(s, c, k->request, k->bytes, key, len);
+    if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
+        return advise_wants_some(s, k);
+    uint32_t lock = script_is(c) && !k->enforced && !k->fenced
+                        ? advise_script_key(s, c, k->request, k->bytes, k->keys[0], k->key_count)
+                        : 0;
+    if (lock)
+        class_narrow(k, lock, NULL);
+    return lock != 0;
+}
+
 static enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c, const struct resp_request *r,
                                               const char *bytes, uint32_t key_index, const struct lock_rule *rule);
 
-static enum dispatch_result dispatch_lock(struct session *s, const struct request_class *k) {
-    return dispatch_lock_key(s, k->command, k->request, k->bytes, k->keys[0], class_rule(k, 0));
+/* Whether the fence of a request's data decides: *result. If not, *apart: its data is sent before its locks. */
+static bool fence_takes(struct session *s, const struct request_class *k, bool *apart, enum dispatch_result *result) {
+    const char *error = NULL;
+    enum fence_verdict verdict = fence_judge(s, k, &error);
+    *apart = verdict == FENCE_APART;
+    *result = DISPATCH_WAIT;
+    if (verdict == FENCE_REFUSED)
+        *result = session_refuse(s, k->command, "%s", error);
+    else if (verdict == FENCE_CHECKED)
+        *result = fence_dispatch(s, k);
+    return verdict != FENCE_NOTHING && !*apart;
 }
 
-static void dispatch_close(struct session *s, const struct request_class *k) {
-    session_finish(s);
+static enum dispatch_result dispatch_keys(struct session *s, struct request_class *k) {
+    const struct command *c = k->command;
+    enum dispatch_result result;
+    struct lock_command form;
+    bool apart;
+    if (locks_are_busy(s, k))
+        return DISPATCH_WAIT;
+    if (fence_takes(s, k, &apart, &result))
+        return result;
+    enum lock_meaning meaning = lock_meaning_of(k, &form);
+    bool parts = meaning == MEANS_RELEASES || meaning == MEANS_SHOWS || meaning == MEANS_CLOBBERS;
+    bool split = apart || (c->split != SPLIT_NONE && (k->slot == SLOT_SEVERAL || parts));
+    if (k->slot == SLOT_SEVERAL && !split)
+        return session_refuse(s, c, CROSSSLOT);
+    bool several = split || meaning == MEANS_SCRIPT || meaning == MEANS_CLOBBERS;
+    const char *lacks = several && k->enforced ? lock_quorum_lacks(k) : NULL;
+    if (lacks)
+        return session_refuse(s, c, "%s", lacks);
+    if (split)
+        return split_dispatch(s, k);
+    if (meaning == MEANS_LOCK)
+        return dispatch_lock_key(s, c, k->request, k->bytes, k->keys[0], class_rule(k, 0));
+    if (meaning == MEANS_SCRIPT) {
+        script_dispatch(s, k);
+    } else if (meaning == MEANS_CLOBBERS) {
+        lock_dispatch_clobber(s, k);
+    } else if (meaning == MEANS_SHOWS && lock_shows_fields(k)) {
+        shown_forward(s, k);
+    } else if (k->audited) {
+        audit_forward(s, k);
+    } else if (k->semaphores && !k->enforced) {
+        semaphore_forward(s, k);
+        k->semaphores = false; /* its reply will be read */
+    } else if ((!k->enforced || one_key(k)) && advise_watches(s, k)) {
+        audit_forward_outside(s, k);
+    } else {
+        class_pass(s, k, k->slot);
+    }
+    return DISPATCHED;
 }
 
-static void dispatch_forward(struct session *s, const struct request_class *k) {
-    class_pass(s, k, k->slot);
+static enum dispatch_result dispatch_key_list(struct session *s, struct request_class *k) {
+    const struct command *c = k->command;
+    /* A script must be the first request on the connection for scripts: behind others it would stop theirs. */
+    if ((c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && s->apart != UPSTREAM_SCRIPTS && s->lane.dedicated == 0)
+        return DISPATCH_WAIT;
+    if (c->split == SPLIT_MSET && k->request->argc % 2 == 0) /* a node of a cluster would answer CROSSSLOT first */
+        return session_refuse(s, c, "ERR wrong number of arguments for 'mset' command");
+    if (discover_keys(s, k))
+        return DISPATCHED;
+    class_find(k, s, c, k->request, k->bytes);
+    if (k->key_count == 0) /* malformed, and Redis reports the error; or no key after all, as in MEMORY PURGE */
+        return masters_dispatch(s, k);
+    return k->writes_guard ? session_refuse(s, c, GUARD_REFUSED) : dispatch_keys(s, k);
 }
 
-/* Where each way leads: `dispatch` may let the request wait, `send` never does. Ways with neither end in
- * dispatch_end. */
-static const struct {
-    enum dispatch_result (*dispatch)(struct session *s, const struct request_class *k);
-    void (*send)(struct session *s, const struct request_class *k);
-    bool quorum; /* a rule with `quorum yes` may not support the request */
-} ways[] = {
-    [WAY_SESSION] = {.dispatch = local_dispatch},
-    [WAY_PROXY] = {.dispatch = proxy_dispatch},
-    [WAY_UNSUPPORTED] = {.send = refuse_unsupported},
-    [WAY_CLOSE] = {.send = dispatch_close},
-    [WAY_LOCK] = {.dispatch = dispatch_lock},
-    [WAY_CLOBBER] = {.send = lock_dispatch_clobber, .quorum = true},
-    [WAY_FENCED] = {.dispatch = fence_dispatch},
-    [WAY_SCRIPT] = {.send = script_dispatch, .quorum = true},
-    [WAY_SPLIT] = {.dispatch = split_dispatch, .quorum = true},
-    [WAY_MASTERS] = {.dispatch = masters_dispatch},
-    [WAY_CLUSTER] = {.send = cluster_dispatch},
-    [WAY_KEYSPACE] = {.send = keyspace_dispatch},
-    [WAY_BLOCKING] = {.dispatch = blocking_dispatch},
-    [WAY_TRANSACTION] = {.dispatch = transaction_dispatch},
-    [WAY_PUBSUB] = {.dispatch = pubsub_dispatch},
-    [WAY_AUDIT] = {.send = audit_forward},
-    [WAY_PERMITS] = {.send = semaphore_forward},
-    [WAY_SHOWN] = {.send = shown_forward},
-    [WAY_ADVISE] = {.send = audit_forward_outside},
-    [WAY_ASK_KEYS] = {.send = discover_keys},
-    [WAY_FORWARD] = {.send = dispatch_forward},
-};
+static enum dispatch_result dispatch_blocking(struct session *s, struct request_class *k) {
+    const struct command *c = k->command;
+    enum dispatch_result result;
+    bool apart;
+    if (!command_blocks(c, k->bytes, k->request)) /* XREAD without BLOCK */
+        return dispatch_key_list(s, k);
+    class_find(k, s, c, k->request, k->bytes);
+    if (k->writes_guard)
+        return session_refuse(s, c, GUARD_REFUSED);
+    if (lock_clobbers(k))
+        return session_refuse(
+            s, c, "LOCKED a blocking command would take or displace a node of a list lock; nothing was done");
+    if (fence_takes(s, k, &apart, &result))
+        return result;
+    result = blocking_dispatch(s, k);
+    k->semaphores = false; /* its reply will be read */
+    return result;
+}
 
-/* Sends the request the way that it was classified for, and ends its class. Then notes what other rooms do not look at:
- * data of a fence under audit, and semaphores that the command resets. */
-static enum dispatch_result dispatch_end(struct session *s, struct request_class *k, enum way way, const char *error) {
-    enum dispatch_result result = way == WAY_LATER ? DISPATCH_WAIT : DISPATCHED;
-    if (ways[way].quorum && k->enforced)
-        error = lock_quorum_lacks(k);
-    if (error)
-        session_refuse(s, k->command, "%s", error);
-    else if (ways[way].dispatch)
-        result = ways[way].dispatch(s, k);
-    else if (way != WAY_LATER)
-        ways[way].send(s, k);
+/* Dispatches a request by the needs of its command; `k` comes from class_begin. */
+static enum dispatch_result dispatch_need(struct session *s, struct request_class *k) {
+    const struct command *c = k->command;
+    const char *error;
+    bool cluster = upstream_is_cluster(s->worker->upstream);
+    /* Commands on the whole keyspace wait for earlier lock commands, which may have to be sent twice. */
+    if ((c->need == NEED_KEYSPACE || c->need == NEED_MASTERS) && lock_any_busy(s))
+        return DISPATCH_WAIT;
+    note_subcommand(s, c, k->request, k->bytes);
+    switch (c->need) {
+    case NEED_KEY:
+        return dispatch_key_list(s, k);
+    case NEED_BLOCKING:
+        return dispatch_blocking(s, k);
+    case NEED_NODE:
+        error = fence_refuses_databases(s, c, k->request, k->bytes);
+        return error ? session_refuse(s, c, "%s", error) : class_pass(s, k, SLOT_NONE);
+    case NEED_MASTERS:
+        return masters_dispatch(s, k);
+    case NEED_CLUSTER:
+        return cluster ? cluster_dispatch(s, k) : class_pass(s, k, SLOT_NONE);
+    case NEED_KEYSPACE:
+        return keyspace_dispatch(s, k);
+    case NEED_SESSION:
+        return local_dispatch(s, k);
+    case NEED_PROXY:
+        return proxy_dispatch(s, k);
+    case NEED_TRANSACTION:
+        return transaction_dispatch(s, k);
+    case NEED_PUBSUB:
+        return pubsub_dispatch(s, k);
+    case NEED_REFUSED:
+        return refuse_unsupported(s, k);
+    case NEED_CLOSE:
+        session_finish(s);
+        break;
+    }
+    return DISPATCHED;
+}
+
+/* Ends the class of a request. Notes data of a fence under audit, and semaphores that the command resets. */
+static enum dispatch_result class_end(struct session *s, struct request_class *k, enum dispatch_result result) {
     if (result == DISPATCHED && k->fenced)
         fence_audit(s, k);
-    if (result == DISPATCHED && k->semaphores && way != WAY_PERMITS && way != WAY_BLOCKING)
+    if (result == DISPATCHED && k->semaphores)
         semaphore_passes(s, k);
     if (result == DISPATCHED && k->key_count == 0 && k->command->flags & COMMAND_WRITE)
         semaphore_flushes(s, k->command);
@@ -213,12 +313,8 @@ static enum dispatch_result dispatch_end(struct session *s, struct request_class
 static __attribute__((noinline)) enum dispatch_result
 dispatch_classified(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct request_class k;
-    const char *error;
     class_begin(&k, c, r, bytes);
-    enum way way = classify(s, &k, &error);
-    if (way != WAY_LATER)
-        note_subcommand(s, c, r, bytes);
-    return secret_end(s, c, r, bytes, dispatch_end(s, &k, way, error));
+    return secret_end(s, c, r, bytes, class_end(s, &k, dispatch_need(s, &k)));
 }
 
 /* ---- one key ------------------------------------------------------------------------------------- */
@@ -227,36 +323,17 @@ static int slot_for(const struct session *s, const char *key, size_t len) {
     return upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
 }
 
+/* Dispatches a command on one key with its class. `rule` NULL: no rule watches the key, but PROXY ADVISE does. */
 static __attribute__((noinline)) enum dispatch_result dispatch_one(struct session *s, const struct command *c,
                                                                    const struct resp_request *r, const char *bytes,
                                                                    uint32_t key_index, const struct lock_rule *rule) {
     struct request_class k;
-    const char *error;
     class_begin(&k, c, r, bytes);
-    enum way way = classify_key(s, &k, key_index, rule, &error);
-    return dispatch_end(s, &k, way, error);
-}
-
-/* Dispatches a command on one key outside of all rules that PROXY ADVISE wants to see. */
-static __attribute__((noinline)) enum dispatch_result dispatch_advised(struct session *s, const struct command *c,
-                                                                       const struct resp_request *r, const char *bytes,
-                                                                       uint32_t key_index) {
-    struct request_class k;
-    class_begin(&k, c, r, bytes);
-    class_of_key(&k, s, key_index, NULL);
+    class_of_key(&k, s, key_index, rule);
+    if (rule)
+        return class_end(s, &k, dispatch_keys(s, &k));
     audit_forward_outside(s, &k);
     class_clear(&k);
-    return DISPATCHED;
-}
-
-/* Dispatches DEL or UNLINK of one key outside of all rules. */
-static __attribute__((noinline)) enum dispatch_result
-dispatch_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    size_t len;
-    const char *key = request_arg(r, bytes, 1, &len);
-    if (advise_wants(s, c, r, bytes, key, len))
-        return dispatch_advised(s, c, r, bytes, 1);
-    session_forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
 }
 
@@ -279,49 +356,35 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
     return dispatch_one(s, c, r, bytes, key_index, rule);
 }
 
-/* Dispatches DEL or UNLINK of one key. */
-static inline enum dispatch_result dispatch_release(struct session *s, const struct command *c,
-                                                    const struct resp_request *r, const char *bytes) {
-    size_t len;
-    const char *key = request_arg(r, bytes, 1, &len);
-    if (key_is_guard(key, len))
-        return dispatch_classified(s, c, r, bytes);
-    const struct lock_rule *rule = lock_rule_watched(s, key, len);
-    return rule ? dispatch_lock_key(s, c, r, bytes, 1, rule) : dispatch_outside(s, c, r, bytes);
-}
-
 /* Dispatches the usual case, one key and no rule for it. All of this way is inline, including forward, which earns 4 %
  * of the bound on pipelined requests. DEL of one key is not classified either: 8 % of the bound on requests. */
 static inline __attribute__((always_inline)) enum dispatch_result
 dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     size_t len;
     uint32_t index = (uint32_t)c->only;
+    if (!index && r->argc == 2 && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK))
+        index = 1; /* most DELs have one key */
     if (!index)
-        return r->argc == 2 && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
-                   ? dispatch_release(s, c, r, bytes) /* most DELs have one key */
-                   : dispatch_classified(s, c, r, bytes);
+        return dispatch_classified(s, c, r, bytes);
     const char *key = request_arg(r, bytes, index, &len);
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, index, rule);
     if ((c->flags & (COMMAND_READONLY | COMMAND_ADVISES)) != COMMAND_READONLY) {
-        if (!(c->flags & COMMAND_READONLY) && key_is_guard(key, len)) {
-            session_refuse(s, c, "%s", GUARD_REFUSED);
-            return DISPATCHED;
-        }
+        if (!(c->flags & COMMAND_READONLY) && key_is_guard(key, len))
+            return session_refuse(s, c, GUARD_REFUSED);
         /* A plain SET does not acquire a lock. */
         if ((c->id != COMMAND_SET || r->argc > 3) && advise_wants(s, c, r, bytes, key, len))
-            return dispatch_advised(s, c, r, bytes, index);
+            return dispatch_one(s, c, r, bytes, index, NULL);
     }
-    session_forward(s, c, r, bytes, slot_for(s, key, len));
-    return DISPATCHED;
+    return session_forward(s, c, r, bytes, slot_for(s, key, len));
 }
 
 /* ---- other ways ------------------------------------------------------------------------------------- */
 
-int dispatch_unknown_slot(const struct session *s, const struct resp_request *r, const char *bytes) {
-    bool placed = upstream_is_cluster(s->worker->upstream) && r->argc > 1;
-    return placed ? slot_of_key(bytes + r->argv[1].off, r->argv[1].len) : SLOT_NONE;
+int dispatch_arg_slot(const struct session *s, const struct resp_request *r, const char *bytes, size_t i) {
+    bool placed = upstream_is_cluster(s->worker->upstream) && r->argc > i;
+    return placed ? slot_of_key(bytes + r->argv[i].off, r->argv[i].len) : SLOT_NONE;
 }
 
 static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,
@@ -363,12 +426,10 @@ static enum dispatch_result dispatch_restricted(struct session *s, const struct 
     if (c)
         return pubsub_restricted(s, k);
     /* The node answers that there is no such command. */
-    class_pass(s, k, dispatch_unknown_slot(s, k->request, k->bytes));
-    return DISPATCHED;
+    return class_pass(s, k, dispatch_arg_slot(s, k->request, k->bytes, 1));
 }
 
-/* on-loss error: the session's lease is over, and its next command gets an error, and is not carried out. In MULTI that
- * ends the transaction: EXEC answers the error, or fails later. */
+/* on-loss error: the session's lease is over, and its next command gets an error. In MULTI, EXEC fails. */
 static enum dispatch_result dispatch_lost(struct session *s, const struct command *c) {
     bool ends = s->queues && c && (c->id == COMMAND_EXEC || c->id == COMMAND_DISCARD);
     if (ends && !transaction_may_end(s))
@@ -392,7 +453,6 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     *result = DISPATCH_WAIT;
     if (s->worker->pause == PAUSE_PROXY && pause_holds(s, c, r, bytes)) /* no node is asked for a login, either */
         return true;
-    *result = DISPATCHED;
     if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
         *result = refuse_unauthenticated(s, c, r, bytes);
         return true;
@@ -403,8 +463,7 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     }
     if (s->worker->looks > 0)
         advise_looks(s, c, r, bytes);
-    *result = DISPATCH_WAIT;
-    if (!c && !(push_of(s)->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c) == DISCOVERED_LATER)
+    if (!c && !(push_of(s)->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c))
         return true;
     if (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes))
         return true;
@@ -417,9 +476,8 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         *result = s->queues ? queue_dispatch(s, &k) : dispatch_restricted(s, &k);
         return true;
     }
-    *result = DISPATCHED;
     if (!c) /* that node's answer counts */
-        session_forward(s, NULL, r, bytes, dispatch_unknown_slot(s, r, bytes));
+        *result = session_forward(s, NULL, r, bytes, dispatch_arg_slot(s, r, bytes, 1));
     *command = c;
     return c == NULL;
 }
@@ -430,8 +488,7 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
     if (r->len > LOCK_NAME_MAX && c && !session_unauthenticated(s) && refuse_long_names(s, c, r, bytes)) {
         if (s->queues)
             return transaction_refuse(s, c, "%s", LOCK_NAME_REFUSED);
-        session_refuse(s, c, "%s", LOCK_NAME_REFUSED);
-        return DISPATCHED;
+        return session_refuse(s, c, "%s", LOCK_NAME_REFUSED);
     }
     bool special = ((uintptr_t)transaction_of(s) | (uintptr_t)push_of(s)->pubsub | (uintptr_t)s->worker->unusual) != 0;
     if (special | !c | session_unauthenticated(s)) {
@@ -441,11 +498,9 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
             return secret_end(s, c, r, bytes, result);
         c = known;
     }
-    if (!command_arity_ok(c, r->argc) && c->need != NEED_PROXY && c->need != NEED_CLOSE) {
-        session_forward(s, c, r, bytes, SLOT_NONE); /* harmless, and Redis answers with the error */
-        return DISPATCHED;
-    }
-    if (c->need == NEED_KEY) /* the usual case */
+    if (!command_arity_ok(c, r->argc) && c->need != NEED_PROXY && c->need != NEED_CLOSE)
+        return session_forward(s, c, r, bytes, SLOT_NONE); /* harmless, and Redis answers with the error */
+    if (c->need == NEED_KEY)                               /* the usual case */
         return dispatch_by_key(s, c, r, bytes);
     return dispatch_classified(s, c, r, bytes);
 }
@@ -459,7 +514,8 @@ static void commands_open(struct worker *w) {
 
 static void commands_close(struct session *s) {
     pause_leave(s);
-    read_from_closes(s);
+    memory_free(commands_of(s)->writes);
+    commands_of(s)->writes = NULL;
 }
 
 static const struct session_room commands_room = {.worker_opens = commands_open,

@@ -2,21 +2,15 @@
  * Commands about the session itself: AUTH, HELLO, SELECT, QUIT, RESET, READONLY, READWRITE, ASKING.
  *
  * A session's database, protocol and user are those of the shared connections that it uses (its lane). A change is
- * tried on a connection of the new lane. If the node refuses, the client gets the node's error and nothing has changed.
- * A login is tried before that, on a connection for trying logins: the lane's connections are already logged in,
- * perhaps with a login that was revoked since. Later requests wait for the change.
+ * tried on a connection of the new lane; if the node refuses, nothing has changed. A login is tried before that, on a
+ * connection for trying logins, since the lane's may have a login that was revoked. Later requests wait.
  *
- * Wrong passwords: how many an address may try, and their log lines.
- *
- *      wrong ──> one token of the address's ──┬─ there are some left: nothing happens
- *                                             └─ none: its next logins are refused for a moment, without asking Redis
- *
+ * A wrong password takes one of the address's tokens. Without tokens, its next logins are refused without asking Redis.
  * An address gets TRIES_A_SECOND tokens a second and keeps up to TRIES_KEPT; an IPv6 address counts with its /64. The
  * last KNOWN logins that were valid from an address are not refused, since an application may share the address with an
- * attacker. This tells the attacker nothing about logins from other addresses. The log has one line for all wrong
- * passwords of LOG_SECONDS. A valid login that was not used lately costs a connection to the node. With nopass any
- * password is valid, so a client could open any number of connections. New logins therefore have tokens of their own:
- * as many a second, up to NEW_KEPT. Addresses that share a place in the table share their tokens.
+ * attacker. The log has one line for all wrong passwords of LOG_SECONDS. With nopass any password is valid, and each
+ * costs a connection to the node. New logins therefore have tokens of their own, up to NEW_KEPT. Addresses that share a
+ * place in the table share their tokens.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +44,6 @@ struct place {
     uint32_t known[KNOWN]; /* logins, the latest first; 0: none */
 };
 
-/* The state of a worker: worker->wrong_logins. */
 struct wrong_logins {
     double logged;  /* time of the last line, by the loop's clock; 0: never */
     uint64_t count; /* wrong passwords since the last line */
@@ -131,7 +124,6 @@ void wrong_close(struct worker *w) {
 
 /* ---- changes ------------------------------------------------------------------------------------------ */
 
-/* A change under way. */
 struct change {
     struct request_owner owner; /* first */
     struct upstream_lane lane;
@@ -218,8 +210,7 @@ static void change_done(struct call *c, const struct call_end *end) {
     }
 }
 
-/* Takes the result of a login. If it is valid, a dedicated lane needs its first commands, and HELLO needs a reply: both
- * follow. */
+/* Takes the result of a login. If it is valid, the lane's test follows: a dedicated lane and HELLO need one. */
 static void login_tried(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     const struct change *change = REQUEST_OWNER(r, struct change);
@@ -231,15 +222,15 @@ static void login_tried(struct call *c, const struct call_end *end) {
     call_submit_lane(c, SLOT_NONE, &change->lane, change->probe, strlen(change->probe));
 }
 
-/* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until the reply. A pin that
- * watches keys has to change too: it gets the client's own command, unless that contains the proxy's own password. */
-static void change_start(struct session *s, const struct request_class *k, struct change *change, const char *probe) {
+/* Sends `probe` (NULL: the request) over the new lane; later requests wait. A pin that watches keys has to change too:
+ * it gets the client's own command, unless that contains the proxy's own password. */
+static enum dispatch_result change_start(struct session *s, const struct request_class *k, struct change *change,
+                                         const char *probe) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
     bool own_password = change->authenticates && s->worker->config->requirepass;
     if (change->login && wrong_too_often(s, change->login)) {
         change_free(&change->owner);
-        session_refuse(s, k->command, "%s", LOCAL_TOO_OFTEN);
-        return;
+        return session_refuse(s, k->command, "%s", LOCAL_TOO_OFTEN);
     }
     struct request *request = request_new(s, k->command);
     request_own(request, &change->owner, &change_ops);
@@ -249,7 +240,7 @@ static void change_start(struct session *s, const struct request_class *k, struc
         change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? probe : NULL;
         request->call.done = login_tried;
         call_submit_login(&request->call, change->login);
-        return;
+        return DISPATCHED;
     }
     bool own = !probe || (pin && !own_password);
     const char *words = own ? k->bytes : probe;
@@ -258,6 +249,7 @@ static void change_start(struct session *s, const struct request_class *k, struc
         call_submit_pin(&request->call, pin, words, len, false);
     else
         call_submit_lane(&request->call, SLOT_NONE, &change->lane, words, len);
+    return DISPATCHED;
 }
 
 static struct change *change_new(const struct session *s) {
@@ -271,8 +263,7 @@ static struct change *change_new(const struct session *s) {
 static const char WRONGPASS[] = "WRONGPASS invalid username-password pair or user is disabled.";
 const char LOCAL_TOO_OFTEN[] = "ERR too many wrong passwords or new logins from this address: try again in a second";
 
-/* Checks a login against requirepass; returns NULL, or the error. It compares in constant time: the duration does not
- * tell how many bytes are right. */
+/* Checks a login against requirepass, in constant time; returns NULL, or the error. */
 static const char *door_login(struct session *s, const char *user, size_t user_len, const char *password, size_t len) {
     const char *expected = s->worker->config->requirepass;
     size_t want = strlen(expected);
@@ -289,15 +280,13 @@ static const char *door_login(struct session *s, const char *user, size_t user_l
     return right ? NULL : WRONGPASS;
 }
 
-/* Checks a login against requirepass, if it is set. Otherwise notes the login in the change, and the node will decide.
- * user NULL: AUTH with only a password. Returns NULL, or the error. */
+/* Checks a login against requirepass, if it is set; else notes it for the node. user NULL: AUTH with only a password.
+ * Returns NULL, or the error. */
 static const char *change_login(struct session *s, struct change *change, const char *user, size_t user_len,
                                 const char *password, size_t password_len) {
     change->authenticates = true;
     memory_free(change->user);
-    change->user = NULL;
-    if (user)
-        change->user = memory_strndup(user, user_len);
+    change->user = user ? memory_strndup(user, user_len) : NULL;
     if (s->worker->config->requirepass)
         return door_login(s, user, user_len, password, password_len);
     if (user_len > LOGIN_WORD_MAX || password_len > LOGIN_WORD_MAX)
@@ -315,25 +304,17 @@ static const char *auth_login(struct session *s, struct change *change, const st
     return change_login(s, change, user, user_len, password, len);
 }
 
-static void do_auth(struct session *s, const struct request_class *k) {
-    if (k->request->argc > 3) {
-        session_refuse(s, k->command, "ERR syntax error");
-        return;
-    }
+static enum dispatch_result do_auth(struct session *s, const struct request_class *k) {
+    if (k->request->argc > 3)
+        return session_refuse(s, k->command, "ERR syntax error");
     struct change *change = change_new(s);
     const char *wrong = auth_login(s, change, k);
-    if (wrong) {
-        change_free(&change->owner);
-        session_refuse(s, k->command, "%s", wrong);
-        return;
-    }
-    if (s->worker->config->requirepass) { /* decided here: the node need not be asked */
+    if (!wrong && !s->worker->config->requirepass)
+        return change_start(s, k, change, lane_hello(&s->lane));
+    if (!wrong) /* decided here: the node need not be asked */
         change_apply(s, change);
-        change_free(&change->owner);
-        session_answer(s, k->command, "+OK\r\n", 5);
-        return;
-    }
-    change_start(s, k, change, lane_hello(&s->lane));
+    change_free(&change->owner);
+    return wrong ? session_refuse(s, k->command, "%s", wrong) : session_answer(s, k->command, "+OK\r\n", 5);
 }
 
 /* Reads HELLO's options. Returns NULL, or the error, which may be composed in *error. */
@@ -376,18 +357,16 @@ bool local_logs_in(const struct request_class *k) {
     return k->command->id == COMMAND_AUTH || (k->command->id == COMMAND_HELLO && i < k->request->argc);
 }
 
-static void do_hello(struct session *s, const struct request_class *k) {
+static enum dispatch_result do_hello(struct session *s, const struct request_class *k) {
     size_t len;
     const char *version = k->request->argc > 1 ? class_arg(k, 1, &len) : NULL;
     int64_t protocol = s->lane.protocol;
-    if (version && !resp_integer(version, len, &protocol)) {
-        session_refuse(s, k->command, "ERR Protocol version is not an integer or out of range");
-        return;
-    }
-    if (protocol != 2 && protocol != 3) {
-        session_refuse(s, k->command, "NOPROTO unsupported protocol version");
-        return;
-    }
+    if (session_doubted(s) && !local_logs_in(k))
+        return refuse_doubted(s, k->command);
+    if (version && !resp_integer(version, len, &protocol))
+        return session_refuse(s, k->command, "ERR Protocol version is not an integer or out of range");
+    if (protocol != 2 && protocol != 3)
+        return session_refuse(s, k->command, "NOPROTO unsupported protocol version");
     struct change *change = change_new(s);
     struct text error = {0};
     const char *wrong = hello_options(s, change, k, &error);
@@ -411,30 +390,27 @@ static void do_hello(struct session *s, const struct request_class *k) {
         session_refuse(s, k->command, "%s", wrong);
     }
     text_clear(&error);
+    return DISPATCHED;
 }
 
-static void do_select(struct session *s, const struct request_class *k) {
+static enum dispatch_result do_select(struct session *s, const struct request_class *k) {
     size_t len;
     const char *text = class_arg(k, 1, &len);
     int64_t db;
-    if (!resp_integer(text, len, &db) || db > INT32_MAX || db < INT32_MIN) {
-        session_refuse(s, k->command, "ERR value is not an integer or out of range");
-        return;
-    }
+    if (!resp_integer(text, len, &db) || db > INT32_MAX || db < INT32_MIN)
+        return session_refuse(s, k->command, "ERR value is not an integer or out of range");
     bool fits = db >= 0 && db <= DATABASES_MAX;
-    if (!fits && !upstream_is_cluster(s->worker->upstream)) {
-        session_refuse(s, k->command, "ERR DB index is out of range");
-        return;
-    }
+    if (!fits && !upstream_is_cluster(s->worker->upstream))
+        return session_refuse(s, k->command, "ERR DB index is out of range");
     struct change *change = change_new(s);
     change->lane.db = fits ? (uint32_t)db : s->lane.db;
     /* The node knows whether this user may select, and whether a cluster has several databases. */
-    change_start(s, k, change, fits ? NULL : "*2\r\n$6\r\nSELECT\r\n$2\r\n-1\r\n");
+    return change_start(s, k, change, fits ? NULL : "*2\r\n$6\r\nSELECT\r\n$2\r\n-1\r\n");
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------ */
 
-static void do_reset(struct session *s, const struct command *c) {
+static enum dispatch_result do_reset(struct session *s, const struct command *c) {
     transaction_drop(s);
     pubsub_drop(s);
     tracking_drop(s);
@@ -452,7 +428,7 @@ static void do_reset(struct session *s, const struct command *c) {
     commands_of(s)->no_evict = false;
     s->reply_mode = REPLY_ON;
     session_identify(s);
-    session_answer(s, c, "+RESET\r\n", 8);
+    return session_answer(s, c, "+RESET\r\n", 8);
 }
 
 void local_element(struct session *s, const struct transaction_item *item, const char *element, size_t len,
@@ -504,33 +480,23 @@ enum dispatch_result local_dispatch(struct session *s, const struct request_clas
         return DISPATCH_WAIT; /* another connection could overtake them */
     switch ((int)c->id) {
     case COMMAND_AUTH:
-        do_auth(s, k);
-        break;
+        return do_auth(s, k);
     case COMMAND_HELLO:
-        if (session_doubted(s) && !local_logs_in(k))
-            return refuse_doubted(s, c);
-        do_hello(s, k);
-        break;
+        return do_hello(s, k);
     case COMMAND_SELECT:
-        do_select(s, k);
-        break;
+        return do_select(s, k);
     case COMMAND_CLIENT:
         return client_dispatch(s, k);
+    case COMMAND_RESET:
+        return do_reset(s, c);
     case COMMAND_QUIT:
         request = request_new(s, c);
         request->close_after = true;
         s->barrier++; /* requests after QUIT are ignored */
         request_reply(request, "+OK\r\n", 5, true);
-        break;
-    case COMMAND_RESET:
-        do_reset(s, c);
-        break;
+        return DISPATCHED;
     default: /* READONLY, READWRITE, ASKING: without effect on a proxy of a cluster */
-        if (upstream_is_cluster(s->worker->upstream))
-            session_answer(s, c, "+OK\r\n", 5);
-        else
-            class_pass(s, k, SLOT_NONE);
-        break;
+        return upstream_is_cluster(s->worker->upstream) ? session_answer(s, c, "+OK\r\n", 5)
+                                                        : class_pass(s, k, SLOT_NONE);
     }
-    return DISPATCHED;
 }

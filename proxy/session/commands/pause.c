@@ -1,10 +1,9 @@
 /*
  * CLIENT PAUSE, and PROXY PAUSE, RESUME and SWITCH. Requests that come meanwhile wait in their sessions' input.
  *
- * Only clients are held. The proxy's own work (renewals, releases) goes on, and so do requests that were sent to a node
- * before. PROXY is always answered, and so is a request with a wrong number of arguments. A pause of writes holds every
- * script and function that is not called read-only (EVAL_RO and similar): what a script does, only its node knows.
- * Nodes do not know of the waiting clients, so the proxy adds their number to INFO.
+ * Only clients are held: the proxy's own work (renewals, releases) goes on, and requests that were sent before. PROXY
+ * is always answered, and so is a request with a wrong number of arguments. A pause of writes holds every script and
+ * function that is not called read-only: what a script does, only its node knows. INFO counts the waiting clients.
  *
  * PROXY PAUSE holds what a node has to answer, errors too, since the node may be away. A transaction goes on to its
  * end, and clients may log in while the nodes are there: an operator has to, before PROXY RESUME. Nodes are restarted
@@ -21,7 +20,6 @@
  * old node that is another server takes writes, another proxy could give out the same locks there.
  *
  * Nothing that a client has asked for is under way once PAUSE has replied, but for clients that are blocked at a node.
- * Later requests of the operator's session wait for the reply.
  */
 #include <stdio.h>
 #include <string.h>
@@ -43,22 +41,13 @@ enum { RENEWALS_AT_ONCE = 4096, TIME_TEXT_MAX = 32, REPLY_MAX = 512, MARK_SLOT =
 /* ---- what is held ------------------------------------------------------------------------------------- */
 
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes) {
+    static const char *const changes[] = {"load", "delete", "flush", "restore", NULL};
     if (!c || (c->flags & COMMAND_WRITE))
         return true; /* unknown: it may write */
-    switch ((int)c->id) {
-    case COMMAND_EVAL:
-    case COMMAND_EVALSHA:
-    case COMMAND_FCALL:
-    case COMMAND_PFCOUNT:
-    case COMMAND_PUBLISH:
-    case COMMAND_SPUBLISH:
-        return true;
-    case COMMAND_FUNCTION:
-        return r->argc > 1 && (request_arg_is(r, bytes, 1, "load") || request_arg_is(r, bytes, 1, "delete") ||
-                               request_arg_is(r, bytes, 1, "flush") || request_arg_is(r, bytes, 1, "restore"));
-    default:
-        return false;
-    }
+    if (c->id == COMMAND_FUNCTION)
+        return r->argc > 1 && request_arg_choice(r, bytes, 1, changes) >= 0;
+    return c->id == COMMAND_EVAL || c->id == COMMAND_EVALSHA || c->id == COMMAND_FCALL || c->id == COMMAND_PFCOUNT ||
+           c->id == COMMAND_PUBLISH || c->id == COMMAND_SPUBLISH;
 }
 
 static bool a_master_is_lost(const struct upstream *u) {
@@ -66,17 +55,6 @@ static bool a_master_is_lost(const struct upstream *u) {
         if (upstream_node_lost(upstream_master(u, i)))
             return true;
     return false;
-}
-
-/* Whether the pause lets the request pass. A request that is still arriving lacks some of its arguments. */
-static bool passes(const struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (s->worker->pause == PAUSE_PROXY)
-        return transaction_of(s) || (c && (c->need == NEED_PROXY || c->need == NEED_CLOSE ||
-                                           (c->need == NEED_SESSION && !a_master_is_lost(s->worker->upstream))));
-    if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
-        return true;
-    return s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
-           !(c->id == COMMAND_EXEC && transaction_of(s) && transaction_of(s)->writes);
 }
 
 void pause_leave(struct session *s) {
@@ -88,14 +66,23 @@ void pause_leave(struct session *s) {
 }
 
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (passes(s, c, r, bytes)) {
+    const struct transaction *t = transaction_of(s);
+    bool passes;
+    if (s->worker->pause == PAUSE_PROXY)
+        passes = t || (c && (c->need == NEED_PROXY || c->need == NEED_CLOSE ||
+                             (c->need == NEED_SESSION && !a_master_is_lost(s->worker->upstream))));
+    else if (c && (c->need == NEED_PROXY ||
+                   !command_arity_ok(c, r->argc + r->args_left))) /* some arguments may not have come yet */
+        passes = true;
+    else
+        passes = s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
+                 !(c->id == COMMAND_EXEC && t && t->writes);
+    if (passes)
         pause_leave(s); /* it was held while a node was lost */
-        return false;
-    }
-    if (!(s->delays & DELAY_PAUSED))
+    else if (!(s->delays & DELAY_PAUSED))
         atomic_fetch_add(&s->worker->shared->paused, 1);
-    session_delay(s, DELAY_PAUSED, true);
-    return true;
+    session_delay(s, DELAY_PAUSED, !passes);
+    return !passes;
 }
 
 void pause_end(struct worker *w) {
@@ -146,7 +133,6 @@ void pause_start(struct worker *w, enum pause_kind kind, int64_t ms) {
 
 /* ---- PROXY PAUSE, RESUME, SWITCH ------------------------------------------------------------------------- */
 
-/* The steps of SWITCH. */
 enum step { STEP_MARKED, STEP_TAKES_WRITES, STEP_OLD, STEP_SAME };
 
 struct stoppage {
@@ -222,18 +208,17 @@ static bool can_switch(const struct worker *w) {
     return !upstream_has_topology(w->upstream) && !w->shared->embedded;
 }
 
-/* Begins a command on the process's mark, named like a guard record, so that no client is shown it. */
-static void build_mark(struct worker *w, const char *command, size_t argc, const char *suffix) {
+/* Encodes GET of the process's mark, or (`mark` not 0) its SET. The key is named like a guard record, so that no client
+ * is shown it. */
+static void build_mark(struct worker *w, const char *suffix, int64_t mark) {
     char key[WHY_MAX];
     snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-pause-%s%s", slot_tag(MARK_SLOT), w->shared->process_id,
              suffix);
-    build_start(w, argc);
-    build_text(w, command);
+    build_start(w, mark ? 5 : 2);
+    build_text(w, mark ? "SET" : "GET");
     build_text(w, key);
-}
-
-static void build_mark_set(struct worker *w, const char *suffix, int64_t mark) {
-    build_mark(w, "SET", 5, suffix);
+    if (!mark)
+        return;
     build_number(w, mark);
     build_text(w, "PX");
     build_number(w, MARK_MS);
@@ -276,7 +261,7 @@ static void renew_more(struct stoppage *p) {
         return;
     }
     p->mark = worker_steady_ms(w);
-    build_mark_set(w, "", p->mark);
+    build_mark(w, "", p->mark);
     ask_node(p, upstream_master(w->upstream, 0), marked);
 }
 
@@ -291,8 +276,7 @@ static void all_are_quiet(struct broadcast *t) {
     again(p, w, 0., renew_more);
 }
 
-/* Counts the worker's clients that wait for a node: those whose requests will end soon, and those that are blocked. A
- * client that waits for a lock waits in the proxy. Returns whether the visit to the worker is over. */
+/* Counts the worker's clients that wait for a node, not in the proxy for a lock. Returns whether the visit is over. */
 static bool quiet_look(struct stoppage *p, struct worker *w) {
     size_t blocked = 0, busy = 0;
     LIST_FOREACH(it, &w->sessions) {
@@ -336,21 +320,20 @@ static void pause_visit(struct broadcast *t, struct worker *w) {
     pause_start(w, PAUSE_PROXY, LIST_ENTRY(t, struct stoppage, broadcast)->ms);
 }
 
-void proxy_pause(struct session *s, const struct request_class *k) {
+enum dispatch_result proxy_pause(struct session *s, const struct request_class *k) {
     int64_t ms = PAUSE_DEFAULT_MS;
     char text[TIME_TEXT_MAX];
     if (k->request->argc == 3 &&
         (!units_time(request_arg_text(k->request, k->bytes, 2, text, sizeof(text)), 1000, &ms) || ms < PAUSE_LEAST_MS ||
-         ms > PAUSE_MOST_MS)) {
-        session_refuse(s, k->command, "ERR PROXY PAUSE: expected a time of 100ms to 1h, such as 30s");
-        return;
-    }
+         ms > PAUSE_MOST_MS))
+        return session_refuse(s, k->command, "ERR PROXY PAUSE: expected a time of 100ms to 1h, such as 30s");
     struct stoppage *p = begin(s, k->command, ms);
     atomic_store(&s->worker->shared->pause_mark, 0);
     atomic_store(&s->worker->shared->pause_login, s->lane.login);
     units_time_text(ms, text, sizeof(text));
     log_notice("PROXY PAUSE: clients wait for %s, or until PROXY RESUME", text);
     broadcast_start(&p->broadcast, s->worker, pause_visit, all_are_paused);
+    return DISPATCHED;
 }
 
 /* ---- RESUME --------------------------------------------------------------------------------------------- */
@@ -405,11 +388,11 @@ static void ask_master(struct stoppage *p) {
     ask_node(p, master, answered);
 }
 
-void proxy_resume(struct session *s, const struct command *c) {
+enum dispatch_result proxy_resume(struct session *s, const struct command *c) {
     if (s->worker->pause != PAUSE_PROXY)
-        session_refuse(s, c, "ERR PROXY RESUME: there is no PROXY PAUSE");
-    else
-        ask_master(begin(s, c, INT64_MAX));
+        return session_refuse(s, c, "ERR PROXY RESUME: there is no PROXY PAUSE");
+    ask_master(begin(s, c, INT64_MAX));
+    return DISPATCHED;
 }
 
 /* ---- SWITCH --------------------------------------------------------------------------------------------- */
@@ -439,7 +422,6 @@ static void switch_visit(struct broadcast *t, struct worker *w) {
 
 static void ask_step(struct stoppage *p);
 
-/* Whether the reply is the number. */
 static bool is_number(int64_t expected, const struct call_end *end_) {
     struct resp_item found;
     const char *at = end_->reply;
@@ -493,18 +475,11 @@ static void step_answered(struct call *c, const struct call_end *end_) {
 }
 
 static void ask_step(struct stoppage *p) {
-    static const char OLD[] = "-old"; /* the key that tells whether both are one server */
+    const int64_t marks[] = {[STEP_TAKES_WRITES] = p->mark, [STEP_OLD] = p->asked, [STEP_SAME] = 0};
     struct worker *w = home_of(p);
     struct upstream_node *node = upstream_node_named(w->upstream, p->address);
     upstream_try_now(w->upstream);
-    if (p->step == STEP_MARKED)
-        build_mark(w, "GET", 2, "");
-    else if (p->step == STEP_TAKES_WRITES)
-        build_mark_set(w, "", p->mark);
-    else if (p->step == STEP_OLD)
-        build_mark_set(w, OLD, p->asked);
-    else
-        build_mark(w, "GET", 2, OLD);
+    build_mark(w, p->step < STEP_OLD ? "" : "-old", marks[p->step]); /* -old tells whether both are one server */
     ask_node(p, p->step == STEP_OLD ? upstream_master(w->upstream, 0) : node, step_answered);
 }
 
@@ -513,7 +488,7 @@ static void switch_begin(struct broadcast *t) {
 }
 
 /* The pause must not end in some threads before the switch: it may have to wait for each of two nodes. */
-void proxy_switch(struct session *s, const struct command *c) {
+enum dispatch_result proxy_switch(struct session *s, const struct command *c) {
     struct proxy_shared *shared = s->worker->shared;
     char address[NODE_MAX];
     int64_t mark = atomic_load(&shared->pause_mark);
@@ -525,14 +500,13 @@ void proxy_switch(struct session *s, const struct command *c) {
         error = "ERR PROXY SWITCH: the configuration names the upstream in force";
     if (!error && (s->worker->pause != PAUSE_PROXY || mark == 0))
         error = "ERR PROXY SWITCH: send PROXY PAUSE first, at a time when no transaction lasts and Redis takes writes";
-    if (error) {
-        session_refuse(s, c, "%s", error);
-        return;
-    }
+    if (error)
+        return session_refuse(s, c, "%s", error);
     struct stoppage *p = begin(s, c, INT64_MAX);
     p->ms = 4 * s->worker->config->upstream_timeout_ms;
     p->mark = mark;
     p->asked = worker_steady_ms(s->worker);
     memcpy(p->address, address, sizeof(p->address));
     broadcast_start(&p->broadcast, s->worker, pause_visit, switch_begin);
+    return DISPATCHED;
 }

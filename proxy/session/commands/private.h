@@ -25,59 +25,19 @@ static inline struct command_state *commands_of(const struct session *s) {
     return session_room(s, ROOM_COMMANDS);
 }
 
-/* ---- classify.c -------------------------------------------------------------------------------------- */
-
-/* The ways of requests. */
-enum way {
-    WAY_LATER, /* earlier requests have to end first */
-
-    WAY_SESSION, /* local: answered here */
-    WAY_PROXY,
-    WAY_REFUSED,     /* refused with `error` */
-    WAY_UNSUPPORTED, /* refused with the reason of refuse_unsupported */
-    WAY_CLOSE,
-
-    WAY_LOCK,    /* lock: a script, since the command concerns one lock */
-    WAY_CLOBBER, /* a command that removes or replaces several locks */
-    WAY_FENCED,  /* a write of fenced data, with a check of the lock */
-    WAY_SCRIPT,  /* the application's script on locks, between two steps */
-
-    WAY_SPLIT, /* split: several calls, one reply */
-    WAY_MASTERS,
-    WAY_CLUSTER,
-    WAY_KEYSPACE,
-
-    WAY_BLOCKING, /* pinned: over a connection that only the session uses */
-    WAY_TRANSACTION,
-    WAY_PUBSUB,
-
-    WAY_AUDIT,    /* forward, and a rule looks at the reply */
-    WAY_PERMITS,  /* forward, and the ledger of permits reads the reply */
-    WAY_SHOWN,    /* forward, and a hash lock's holder may be in the reply */
-    WAY_ADVISE,   /* forward, and PROXY ADVISE looks at the reply */
-    WAY_ASK_KEYS, /* forward to the node of its keys, which a node is asked for */
-    WAY_FORWARD
-};
-
-/* Fills *k, behind class_begin, and returns the request's way. *error: for WAY_REFUSED, static; else NULL. Call
- * class_clear afterwards. */
-enum way classify(struct session *s, struct request_class *k, const char **error);
-/* Does the same for a command on one key, argument `key`, with the rule that watches it. */
-enum way classify_key(struct session *s, struct request_class *k, uint32_t key, const struct lock_rule *rule,
-                      const char **error);
+#define CROSSSLOT "CROSSSLOT Keys in request don't hash to the same slot"
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 
-/* The slot by which a command is routed that neither the table nor the asked node knows: of its first argument, where
- * most commands have their key. SLOT_NONE: any. */
-int dispatch_unknown_slot(const struct session *s, const struct resp_request *r, const char *bytes);
+/* The slot of an argument that may be a key: on a cluster, if it is there; or SLOT_NONE. */
+int dispatch_arg_slot(const struct session *s, const struct resp_request *r, const char *bytes, size_t i);
 /* Lets a request wait for the node's first answer whether it requires a login; refuses it if there is no answer. */
 enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
 
 /* ---- read_from.c ------------------------------------------------------------------------------------- */
 
-/* Sends a read the way of read-from, or notes a write; c NULL: not in the table. True: *result is the result. False:
- * the request goes to its master, as it would without read-from. To be called for each request while worker->reads. */
+/* For each request while worker->reads: sends a read the way of read-from (*result), or notes a write; c NULL: not in
+ * the table. False: the request goes to its master. */
 bool read_from_takes(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                      enum dispatch_result *result);
 /* Notes a write that is forwarded while it arrives. */
@@ -85,9 +45,8 @@ void read_from_streams(struct session *s, const struct command *c, const struct 
 /* Which node would answer the command now, for PROXY EXPLAIN: "the master", or a replica and its address. */
 void read_from_words(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                      char *out, size_t size);
-/* Callbacks of the room: a request of the session has ended; the session has. */
+/* A callback of the room: a request of the session has ended. */
 void read_from_reply_over(struct session *s);
-void read_from_closes(struct session *s);
 
 /* ---- local.c, proxy_command.c, queued_form.c ----------------------------------------------------------------- */
 
@@ -98,8 +57,7 @@ enum dispatch_result local_dispatch(struct session *s, const struct request_clas
 bool local_logs_in(const struct request_class *k);
 extern const char LOCAL_TOO_OFTEN[]; /* the error after too many wrong passwords */
 
-/* Takes the element of EXEC's array for a SELECT, AUTH or HELLO (`item`): applies its change to the session (NULL: it
- * has ended), and appends the element as the client gets it. */
+/* For a SELECT, AUTH or HELLO in MULTI (item_element_fn): applies its change to the session. */
 struct transaction_item;
 void local_element(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                    struct text *out);
@@ -107,13 +65,12 @@ void local_element(struct session *s, const struct transaction_item *item, const
 /* A worker opens, and closes: its record of wrong passwords. */
 void wrong_open(struct worker *w);
 void wrong_close(struct worker *w);
-/* Whether the session's address has sent too many wrong or new logins just now to try this login (0: any). Logins that
- * were valid from the same address before may still be tried. */
+/* Whether the session's address has sent too many wrong or new logins to try this one (0: any) now, unless it was valid
+ * from there before. */
 bool wrong_too_often(const struct session *s, uint32_t login);
 /* A login is queued in MULTI: it counts as a wrong one until its element of EXEC's array has come. */
 void wrong_queued(const struct session *s);
 
-/* Handles the PROXY commands. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct request_class *k);
 
 /* Asks the node for the rights of clients without login. */
@@ -126,8 +83,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
 
 enum dispatch_result client_dispatch(struct session *s, const struct request_class *k);
 
-/* Whether the proxy answers a CLIENT command itself: its arguments are valid, and it is not for a node. CACHING in
- * MULTI is included: the transaction's connection tracks keys already. */
+/* Whether the proxy answers a CLIENT command itself. CACHING in MULTI is for the node: its connection tracks keys. */
 bool client_is_own(const struct request_class *k);
 
 /* Whether a name may appear in CLIENT LIST, by Redis's rule. */
@@ -135,14 +91,6 @@ bool client_name_ok(const char *name, size_t len);
 #define CLIENT_NAME_REFUSED "ERR Client names cannot contain spaces, newlines or special characters."
 /* Replaces a text of the session; len 0: removes it. */
 void client_set_text(char **field, const char *text, size_t len);
-
-/* Runs CLIENT LIST KILL PAUSE UNPAUSE UNBLOCK. False: the arguments are invalid, or it is another subcommand; the node
- * reports the error. */
-bool client_admin(struct session *s, const struct request_class *k);
-
-/* Appends the client's line of CLIENT LIST, with its line feed; `reading`: the length of its current request, 0: it is
- * not known. */
-void client_show(const struct session *s, size_t reading, struct text *out);
 
 /* ---- pause.c ----------------------------------------------------------------------------------------- */
 
@@ -159,11 +107,10 @@ void pause_end(struct worker *w);
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
 
 /* Run PROXY PAUSE [time], PROXY RESUME and PROXY SWITCH. */
-void proxy_pause(struct session *s, const struct request_class *k);
-void proxy_resume(struct session *s, const struct command *c);
-void proxy_switch(struct session *s, const struct command *c);
+enum dispatch_result proxy_pause(struct session *s, const struct request_class *k);
+enum dispatch_result proxy_resume(struct session *s, const struct command *c);
+enum dispatch_result proxy_switch(struct session *s, const struct command *c);
 
 /* ---- slow.c ---- */
 
-/* Notes a call that has taken long. */
 void slow_note(const struct call *c, const struct upstream_late *late);

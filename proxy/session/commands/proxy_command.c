@@ -9,9 +9,8 @@
  *                           │ over the client's own lane, each time: rights come and go
  *                           └─> -NOPERM, or there is no CONFIG at all: refused
  *
- * For all clients without login there is one answer: the node is asked in advance, and again with each use. They have
- * its last answer, even while the node does not answer, since operators need PROXY then. Clients of the unix socket,
- * and users named by admin-user, need no question. The request waits in its session's input meanwhile.
+ * Clients without login have the node's last answer, even while it is away, since operators need PROXY then: it is
+ * asked in advance, and again with each use. Clients of the unix socket and users named by admin-user need no question.
  */
 #include <stdio.h>
 #include <string.h>
@@ -41,17 +40,10 @@ enum {
 static const char LOOK[] = "*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$10\r\nlockkeeper\r\n";
 static const char CHANGE[] = "*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nlockkeeper\r\n$1\r\n-\r\n";
 
-/* Subcommands that need no right: HELP shows nothing of the proxy, NOTIFY tells a client of its own locks alone, and
- * the others ask Redis for their key, so Redis checks the right. */
+/* Subcommands that need no right: HELP, NOTIFY about the client's own locks, and those for which Redis is asked. */
 static const char *const FOR_ALL[] = {"help", "lock", "token", "release", "notify", NULL};
 /* Subcommands that need the right to change. */
 static const char *const CHANGING[] = {"reload", "witness", "pause", "resume", "switch", NULL};
-
-static bool subcommand_among(const struct request_class *k, const char *const *names) {
-    while (*names && !class_arg_is(k, 1, *names))
-        names++;
-    return *names != NULL;
-}
 
 /* Whether the session needs no right at Redis. */
 static bool is_admin(const struct session *s) {
@@ -63,46 +55,37 @@ static bool is_admin(const struct session *s) {
     return session_by_unix_socket(s);
 }
 
-/* Whether the answer shows that the user has the right. That is so if it is no error, if the error concerns the unknown
- * parameter, or if the node is busy, since the right is checked before. Any other error counts as no right. */
+/* Whether the answer shows that the user has the right: no error, an error about the unknown parameter, or a busy node,
+ * which has checked the right before. */
 static bool granted(const struct call_end *end) {
-    static const char *const later[] = {"-BUSY", "-LOADING", "-MASTERDOWN"};
-    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++)
-        if (reply_begins(end->reply, end->len, later[i]))
+    static const char *const grants[] = {"-BUSY", "-LOADING", "-MASTERDOWN", "*", "%"};
+    for (size_t i = 0; i < sizeof(grants) / sizeof(grants[0]); i++)
+        if (reply_begins(end->reply, end->len, grants[i]))
             return true;
-    if (reply_begins(end->reply, end->len, "*") || reply_begins(end->reply, end->len, "%"))
-        return true;
     return reply_begins(end->reply, end->len, "-ERR U") &&
            !reply_begins(end->reply, end->len, "-ERR Unknown command") &&
            memmem(end->reply, end->len, "lockkeeper", strlen("lockkeeper"));
 }
 
-/* Whether no node could be asked; false if a node has refused the client's login. */
-static bool is_away(const struct call_end *end) {
-    return end->error && end->why != UPSTREAM_REFUSED && strncmp(end->error, "UPSTREAM ", 9) == 0;
-}
-
-/* Takes the answer. If no node answers, users that had the right at their last question still have it: operators need
- * PROXY then. */
-static void looked(struct call *c, const struct call_end *end) {
-    struct session *s = c->request->session;
-    if (s && !is_away(end))
-        commands_of(s)->looked_in = !end->error && granted(end);
-    if (s)
-        commands_of(s)->rights = commands_of(s)->looked_in ? RIGHTS_GRANTED
-                                 : end->error              ? RIGHTS_NOT_KNOWN_NOW
-                                                           : RIGHTS_REFUSED;
-    request_reply(c->request, "", 0, true);
-}
-
-/* If no node answers, the login that has paused the proxy may end the pause. */
-static void change_judged(struct call *c, const struct call_end *end) {
+/* Takes the answer. If no node answers, operators need PROXY: users that had the right to look at their last question
+ * still have it, and the login that has paused the proxy may end the pause. */
+static void judged(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
     const struct worker *w = c->request->worker;
-    if (s && is_away(end) && w->pause == PAUSE_PROXY && s->lane.login == atomic_load(&w->shared->pause_login))
-        commands_of(s)->rights = RIGHTS_GRANTED;
-    else if (s)
-        commands_of(s)->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
+    bool changes = c->index == 1;
+    /* No node could be asked; a node that refuses the client's login was. */
+    bool away = end->error && end->why != UPSTREAM_REFUSED && strncmp(end->error, "UPSTREAM ", 9) == 0;
+    if (s) {
+        struct command_state *state = commands_of(s);
+        bool paused = w->pause == PAUSE_PROXY && s->lane.login == atomic_load(&w->shared->pause_login);
+        bool trusted = changes ? paused : state->looked_in;
+        bool right = away ? trusted : !end->error && granted(end);
+        if (!changes)
+            state->looked_in = right;
+        state->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : RIGHTS_REFUSED;
+        if (right)
+            state->rights = RIGHTS_GRANTED;
+    }
     request_reply(c->request, "", 0, true);
 }
 
@@ -127,14 +110,13 @@ void rights_ask_unauthenticated(struct worker *w) {
     call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
 }
 
-/* Checks the rights for a PROXY command. True: use *result, since the client's rights are being asked for, or are
- * missing. */
+/* Checks the rights for a PROXY command. True: *result; they are being asked for, or are missing. */
 static bool rights_wanted(struct session *s, const struct request_class *k, enum dispatch_result *result) {
     struct worker *w = s->worker;
     char word[16];
-    if (k->request->argc < 2 || subcommand_among(k, FOR_ALL) || is_admin(s))
+    if (k->request->argc < 2 || class_arg_choice(k, 1, FOR_ALL) >= 0 || is_admin(s))
         return false;
-    bool changes = subcommand_among(k, CHANGING);
+    bool changes = class_arg_choice(k, 1, CHANGING) >= 0;
     *result = DISPATCH_WAIT;
     if (!changes && session_is_stranger(s)) {
         rights_ask_unauthenticated(w);
@@ -151,7 +133,8 @@ static bool rights_wanted(struct session *s, const struct request_class *k, enum
         if (w->pause == PAUSE_PROXY)
             upstream_try_now(w->upstream);
         struct request *request = request_new(s, NULL); /* without a reply; holds later requests back */
-        request->call.done = changes ? change_judged : looked;
+        request->call.done = judged;
+        request->call.index = changes;
         request_barrier(request);
         call_submit_lane(&request->call, SLOT_NONE, &lane, changes ? CHANGE : LOOK,
                          changes ? sizeof(CHANGE) - 1 : sizeof(LOOK) - 1);
@@ -192,7 +175,6 @@ static void pair(struct explanation *x, const char *name, const char *value) {
     pair_of(x, name, value, strlen(value));
 }
 
-/* Whether the command removes or replaces a lock. */
 static bool clobbers(const struct explanation *x) {
     struct request_class k;
     class_find(&k, x->session, x->about->command, x->about->request, x->about->bytes);
@@ -201,8 +183,7 @@ static bool clobbers(const struct explanation *x) {
     return found;
 }
 
-/* Says which client holds the lock, and whether that refuses the command: an attempt, or the release of a loser. A
- * pool's release may be held back, and any other command is decided by Redis. */
+/* Says which client holds the lock, and whether that refuses the command: an attempt, or the release of a loser. */
 static void explain_now(struct explanation *x, enum lock_verb verb, const char *name, size_t len) {
     struct session *s = x->session;
     const struct lock_key key = {s->lane.db, name, len};
@@ -281,16 +262,13 @@ static void explain_fence(struct explanation *x, const char *key, size_t len) {
     lock_fence_text(rule, text, sizeof(text));
     pair(x, "fence", text);
     size_t n = lock_fence_lock(rule, key, len, text, sizeof(text));
-    if (n > sizeof(text))
-        n = sizeof(text);
-    pair_of(x, "fence-lock", text, n);
+    pair_of(x, "fence-lock", text, n < sizeof(text) ? n : sizeof(text));
     struct request_class k;
     class_find(&k, x->session, x->about->command, x->about->request, x->about->bytes);
     pair(x, "fence-check", fence_words(x->session, &k));
     class_clear(&k);
 }
 
-/* Explains the command's effect on one of its keys. */
 static void explain_key(struct explanation *x, uint32_t index) {
     size_t len;
     const char *key = class_arg(x->about, index, &len);
@@ -301,12 +279,10 @@ static void explain_key(struct explanation *x, uint32_t index) {
     if (rule) {
         lock_rule_text(rule, text, sizeof(text));
         pair(x, "rule", text);
-    } else {
-        pair(x, "rule", "none: forwarded as it is");
-    }
-    if (rule) {
         explain_lock(x, rule, key, len);
         explain_loss(x, rule);
+    } else {
+        pair(x, "rule", "none: forwarded as it is");
     }
     explain_fence(x, key, len);
     int slot = slot_of_key(key, len);
@@ -350,7 +326,7 @@ static enum dispatch_result proxy_explain(struct session *s, const struct reques
     sub.argv = k->request->argv + 2;
     sub.argc = k->request->argc - 2;
     const struct command *target = command_lookup(k->bytes + sub.argv[0].off, sub.argv[0].len);
-    if (!target && discover(s, &sub, k->bytes, &target) == DISCOVERED_LATER)
+    if (!target && discover(s, &sub, k->bytes, &target))
         return DISPATCH_WAIT;
     uint32_t keys[KEYS_EXPLAINED];
     bool fits = target && command_arity_ok(target, sub.argc);
@@ -381,9 +357,8 @@ static enum dispatch_result proxy_explain(struct session *s, const struct reques
             pair(&x, "node", node);
         end_map(&x, &reply);
     }
-    session_answer_text(s, k->command, &reply);
     text_clear(&x.body);
-    return DISPATCHED;
+    return session_answer_text(s, k->command, &reply);
 }
 
 /* ---- the family ---------------------------------------------------------------------------------- */
@@ -402,10 +377,9 @@ static enum dispatch_result proxy_semaphore(struct session *s, const struct comm
     x.count += 2;
     pair_of(&x, "holders", holders.len > 0 ? holders.data : "", holders.len);
     end_map(&x, &reply);
-    session_answer_text(s, c, &reply);
     text_clear(&holders);
     text_clear(&x.body);
-    return DISPATCHED;
+    return session_answer_text(s, c, &reply);
 }
 
 static enum dispatch_result proxy_lock(struct session *s, const struct request_class *k, enum lock_ask what) {
@@ -414,14 +388,10 @@ static enum dispatch_result proxy_lock(struct session *s, const struct request_c
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule && rule->permits && what == LOCK_ASK_ALL)
         return proxy_semaphore(s, k->command, key, len);
-    if (!lock_rule_for(s, key, len)) {
-        session_refuse(s, k->command, "ERR the key matches no lock rule that is enforced; see PROXY RULES");
-        return DISPATCHED;
-    }
-    if (len > LOCK_NAME_MAX) {
-        session_refuse(s, k->command, "%s", LOCK_NAME_REFUSED);
-        return DISPATCHED;
-    }
+    if (!lock_rule_for(s, key, len))
+        return session_refuse(s, k->command, "ERR the key matches no lock rule that is enforced; see PROXY RULES");
+    if (len > LOCK_NAME_MAX)
+        return session_refuse(s, k->command, "%s", LOCK_NAME_REFUSED);
     return lock_ask(s, k->command, what, key, len);
 }
 
@@ -443,8 +413,7 @@ static bool proxy_shown(struct session *s, const struct request_class *k) {
     return known;
 }
 
-/* ---- long tasks: LOCKS and TOP go through all leases, INCIDENTS through all incidents, RELOAD reads files
- * ------------- */
+/* ---- long tasks: LOCKS and TOP go through all leases, INCIDENTS through all incidents, RELOAD reads files ---- */
 
 struct proxy_work {
     struct worker_slices slices; /* first */
@@ -485,8 +454,7 @@ static bool show_step(struct worker *w, struct worker_slices *slices) {
     return false;
 }
 
-/* Runs LOCKS and TOP, with the walk that chooses their leases, and INCIDENTS, without one (NULL). Keeps the arguments
- * for later. */
+/* Runs LOCKS and TOP, with the walk that chooses their leases, and INCIDENTS (NULL). Keeps the arguments. */
 static void proxy_show_later(struct session *s, const struct request_class *k, struct lock_walk *walk) {
     for (size_t i = 1; i < k->request->argc; i++)
         if (k->request->argv[i].len > PATTERN_MAX) {
@@ -512,23 +480,20 @@ static bool reload_step(struct worker *w, struct worker_slices *slices) {
         request_error(work->request, "ERR the configuration is wrong: the proxy's log says where; nothing was changed");
         return false;
     }
-    int len = *waiting ? snprintf(reply, sizeof(reply), "+OK, and these need a restart: %s\r\n", waiting)
-                       : snprintf(reply, sizeof(reply), "+OK\r\n");
-    request_reply(work->request, reply, (size_t)len, true);
+    snprintf(reply, sizeof(reply), "+OK%s%s\r\n", *waiting ? ", and these need a restart: " : "", waiting);
+    request_reply(work->request, reply, strlen(reply), true);
     return false;
 }
 
 /* PROXY NOTIFY ON|OFF: whether the client gets a push when a lease of its own is over. Only RESP3 has pushes. */
-static void proxy_notify(struct session *s, const struct request_class *k) {
+static enum dispatch_result proxy_notify(struct session *s, const struct request_class *k) {
     bool on = class_arg_is(k, 2, "on");
-    if (!on && !class_arg_is(k, 2, "off")) {
-        session_refuse(s, k->command, "ERR PROXY NOTIFY: expected ON or OFF");
-    } else if (on && s->lane.protocol != 3) {
-        session_refuse(s, k->command, "ERR PROXY NOTIFY ON is for RESP3, which has pushes: send HELLO 3 first");
-    } else {
-        atomic_store(&s->lock.notified, on);
-        session_answer(s, k->command, "+OK\r\n", 5);
-    }
+    if (!on && !class_arg_is(k, 2, "off"))
+        return session_refuse(s, k->command, "ERR PROXY NOTIFY: expected ON or OFF");
+    if (on && s->lane.protocol != 3)
+        return session_refuse(s, k->command, "ERR PROXY NOTIFY ON is for RESP3, which has pushes: send HELLO 3 first");
+    atomic_store(&s->lock.notified, on);
+    return session_answer(s, k->command, "+OK\r\n", 5);
 }
 
 enum dispatch_result proxy_dispatch(struct session *s, const struct request_class *k) {
@@ -544,8 +509,8 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct request_clas
     if (watch && s->worker->shared->watch)
         return watch_dispatch(s, k);
     if (k->request->argc < 2)
-        session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");
-    else if (class_arg_is(k, 1, "lock") && k->request->argc == 3)
+        return session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");
+    if (class_arg_is(k, 1, "lock") && k->request->argc == 3)
         return proxy_lock(s, k, LOCK_ASK_ALL);
     else if (class_arg_is(k, 1, "token") && k->request->argc == 3)
         return proxy_lock(s, k, LOCK_ASK_TOKEN);
@@ -554,17 +519,17 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct request_clas
     else if (class_arg_is(k, 1, "witness") && k->request->argc == 4 && class_arg_is(k, 2, "trust"))
         lock_witness_trust(s, c, k->bytes + k->request->argv[3].off, k->request->argv[3].len);
     else if (class_arg_is(k, 1, "notify") && k->request->argc == 3)
-        proxy_notify(s, k);
+        return proxy_notify(s, k);
     else if (class_arg_is(k, 1, "explain") && k->request->argc >= 3)
         return proxy_explain(s, k);
     else if (class_arg_is(k, 1, "reload") && k->request->argc == 2)
         work_begin(s, c, memory_zalloc(sizeof(struct proxy_work)), reload_step);
     else if (class_arg_is(k, 1, "pause") && k->request->argc <= 3)
-        proxy_pause(s, k);
+        return proxy_pause(s, k);
     else if (class_arg_is(k, 1, "resume") && k->request->argc == 2)
-        proxy_resume(s, c);
+        return proxy_resume(s, c);
     else if (class_arg_is(k, 1, "switch") && k->request->argc == 2)
-        proxy_switch(s, c);
+        return proxy_switch(s, c);
     else if (s->worker->shared->admin && class_arg_is(k, at, "locks") && k->request->argc <= at + 2)
         proxy_show_later(s, k, engine_walk_new(LOCKS_SHOWN_MAX, false));
     else if (s->worker->shared->admin && class_arg_is(k, 1, "top") && k->request->argc <= 3)

@@ -26,9 +26,8 @@ static const char QUEUED[] = "+QUEUED\r\n";
 
 /* ---- the node's replies ----------------------------------------------------------------------------------- */
 
-/* Finds the error for the client in the end of a command's call, or of one of its parts; NULL: none. A redirected
- * command was not queued, so its transaction is void. The client knows no nodes, so it gets the reason in other words.
- */
+/* The client's error for the end of a command's call, or of a part; NULL: none. A redirected command was not queued, so
+ * its transaction is void; the client knows no nodes, and gets another reason. */
 static const char *queued_error(const struct call *c, const struct call_end *end, char *text, size_t size) {
     if (end->error)
         return end->error;
@@ -59,25 +58,17 @@ static void queued_done(struct call *c, const struct call_end *end) {
         call_answer(c, end);
 }
 
-/* Keeps the first error of a command's parts. */
-struct part_error {
-    struct request_owner owner; /* first */
-    char text[TRANSACTION_ERROR_MAX];
-};
-
+/* Ends a part of a command; its request keeps the first error. */
 static void queued_part_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     char text[TRANSACTION_ERROR_MAX];
     const char *error = queued_error(c, end, text, sizeof(text));
-    if (error && !r->owner) {
-        struct part_error *first = memory_alloc(sizeof(*first));
-        snprintf(first->text, sizeof(first->text), "%s", error);
-        request_own(r, &first->owner, &request_owner_freed);
-    }
+    if (error && !r->owner)
+        request_keep(r, error, strnlen(error, TRANSACTION_ERROR_MAX - 1));
     if (--r->parts_left > 0)
         return;
     if (r->owner)
-        request_error(r, REQUEST_OWNER(r, struct part_error)->text);
+        request_error(r, REQUEST_OWNER(r, struct request_kept)->bytes);
     else
         request_reply(r, QUEUED, sizeof(QUEUED) - 1, true);
 }
@@ -87,34 +78,29 @@ static struct transaction_item *item_add(struct transaction *t, enum item_kind k
                                          const struct command *c, size_t len) {
     struct transaction_item *item = memory_alloc(sizeof(*item) + len);
     *item = (struct transaction_item){.kind = kind, .at = t->count, .group = group, .command = c, .len = len};
-    list_init(&item->link);
     list_append(&t->items, &item->link);
     return item;
 }
 
-/* Sends one queued command in a call. */
-static void queue_call(struct session *s, struct call *call, const char *bytes, size_t len, bool rewritten) {
+static enum dispatch_result queue_call(struct session *s, struct call *call, const char *bytes, size_t len,
+                                       bool rewritten) {
     struct transaction *t = transaction_of(s);
     call->index = (uint32_t)(t->slot + 1);
     call->count = rewritten;
     t->count++;
     call_submit_pin(call, t->pin, bytes, len, false);
+    return DISPATCHED;
 }
 
-static void queue_one(struct session *s, const struct command *c, const char *bytes, size_t len, bool rewritten) {
+static enum dispatch_result queue_one(struct session *s, const struct command *c, const char *bytes, size_t len,
+                                      bool rewritten) {
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
-    queue_call(s, &request->call, bytes, len, rewritten);
+    return queue_call(s, &request->call, bytes, len, rewritten);
 }
 
-/* How a command without locks is queued. */
-enum queued_form {
-    QUEUED_PLAIN,  /* the client gets its element unchanged */
-    QUEUED_CHANGE, /* it changes the session, once the node has accepted it */
-    QUEUED_KEYS    /* its element is an array of keys: guard records are removed */
-};
-
+/* Removes guard records from an element that is an array of keys. */
 static void element_of_keys(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                             struct text *out) {
     keyspace_filter(item->command, s && s->lane.protocol == 3, element, len, out);
@@ -126,63 +112,61 @@ static enum dispatch_result refuse_own(struct session *s, const struct command *
                               c->name);
 }
 
-/* Queues a command for the node unchanged. */
+/* Queues a command for the node unchanged; `element` makes the client's element (NULL: it is unchanged, too). */
 static enum dispatch_result queue_as(struct session *s, const struct request_class *k, int slot,
-                                     enum queued_form form) {
+                                     item_element_fn element) {
     struct transaction *t = transaction_of(s);
     const struct command *c = k->command;
     size_t len = k->request->len;
-    enum readiness ready = transaction_ready(s, c, slot);
-    if (ready != READY)
-        return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
+    enum dispatch_result result;
+    if (!transaction_ready(s, c, slot, &result))
+        return result;
     if (t->scouting && (t->count >= EARLY_MAX || t->early_bytes + len > EARLY_BYTES_MAX))
         return transaction_refuse(s, c, "ERR too many commands in a transaction before the first one with a key");
     if (t->scouting) { /* it is kept until the first key has chosen the node */
         struct early *early = memory_alloc(sizeof(*early) + len);
         early->len = len;
         memcpy(early->bytes, k->bytes, len);
-        list_init(&early->link);
         list_append(&t->early, &early->link);
         t->early_bytes += len;
     }
-    if (form != QUEUED_PLAIN) {
-        struct transaction_item *item = item_add(t, ITEM_MADE, 1, c, form == QUEUED_KEYS ? 0 : len);
+    if (element) {
+        struct transaction_item *item = item_add(t, ITEM_PLAIN, 1, c, element == local_element ? len : 0);
         memcpy(item->bytes, k->bytes, item->len);
-        item->element = form == QUEUED_KEYS ? element_of_keys : local_element;
+        item->element = element;
     }
-    queue_one(s, c, k->bytes, len, form != QUEUED_PLAIN);
-    return DISPATCHED;
+    return queue_one(s, c, k->bytes, len, element != NULL);
 }
 
 /* ---- lock keys ------------------------------------------------------------------------------------- */
 
 /* Refuses more locks than a transaction may have: each is kept until EXEC, with its script's arguments. */
 static bool too_many_locks(struct session *s, const struct command *c, size_t more) {
-    if (transaction_of(s)->lock_count + more <= LOCKS_MAX)
-        return false;
-    transaction_refuse(s, c, "ERR too many lock commands in one transaction");
-    return true;
+    bool many = transaction_of(s)->lock_count + more > LOCKS_MAX;
+    if (many)
+        transaction_refuse(s, c, "ERR too many lock commands in one transaction");
+    return many;
 }
 
 /* Queues the script that lock_prepare has left in w->build, as one element, over this call. */
-static void queue_script(struct session *s, struct call *call, const struct command *c, enum item_kind kind,
-                         struct lock_call *lock, uint32_t group) {
+static enum dispatch_result queue_script(struct session *s, struct call *call, const struct command *c,
+                                         enum item_kind kind, struct lock_call *lock, uint32_t group) {
     struct worker *w = s->worker;
     transaction_of(s)->lock_count++;
     item_add(transaction_of(s), kind, group, c, 0)->lock = lock;
-    queue_call(s, call, w->build.data, w->build.len, true);
+    return queue_call(s, call, w->build.data, w->build.len, true);
 }
 
 /* Queues the script as a request's only call, or as a step before or after an application's script. */
-static void queue_step(struct session *s, const struct command *c, enum item_kind kind, struct lock_call *lock,
-                       call_done_fn done) {
+static enum dispatch_result queue_step(struct session *s, const struct command *c, enum item_kind kind,
+                                       struct lock_call *lock, call_done_fn done) {
     struct request *request = request_new(s, c);
     request->call.done = done;
-    queue_script(s, &request->call, c, kind, lock, 1);
+    return queue_script(s, &request->call, c, kind, lock, 1);
 }
 
-/* Turns SETEX, PSETEX, or a SET without NX, XX and GET, after WATCH and GET of its key (K3) into a swap that replies as
- * SET does: it takes over the lease that the session was shown. */
+/* Turns SETEX, PSETEX, or a plain SET, after WATCH and GET of its key (K3) into a swap that replies as SET does: it
+ * takes over the lease that the session was shown. */
 static void compare_and_set(const struct session *s, const char *key, size_t len, const struct lock_rule *rule,
                             struct lock_command *lc) {
     bool sets = lc->verb == LOCK_REPLACE && lc->script == SCRIPT_REPLACE;
@@ -197,33 +181,32 @@ static void compare_and_set(const struct session *s, const char *key, size_t len
     }
 }
 
-static void queue_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                       struct lock_command *lc, const struct lock_rule *rule) {
+static enum dispatch_result queue_lock(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes, struct lock_command *lc, const struct lock_rule *rule) {
     struct lock_words words;
     char error[TRANSACTION_ERROR_MAX];
-    if (!lock_words_of(&words, r, bytes, lc->script)) {
-        transaction_refuse(s, c, "ERR syntax error");
-        return;
-    }
-    if (rule->quorum == LOCK_QUORUM_YES && lock_quorum_refuses(s, c, r, bytes, error, sizeof(error))) {
-        transaction_refuse(s, c, "%s", error);
-        return;
-    }
+    if (too_many_locks(s, c, 1))
+        return DISPATCHED;
+    if (!lock_words_of(&words, r, bytes, lc->script))
+        return transaction_refuse(s, c, "ERR syntax error");
+    if (rule->quorum == LOCK_QUORUM_YES && lock_quorum_refuses(s, c, r, bytes, error, sizeof(error)))
+        return transaction_refuse(s, c, "%s", error);
     size_t len;
     const char *key = lock_word(&words, 1, &len);
     compare_and_set(s, key, len, rule, lc);
-    queue_step(s, c, ITEM_LOCK, lock_prepare(s, &transaction_of(s)->locks, rule, lc, key, len, &words), queued_done);
+    return queue_step(s, c, ITEM_LOCK, lock_prepare(s, &transaction_of(s)->locks, rule, lc, key, len, &words),
+                      queued_done);
 }
 
 /* Queues DEL and UNLINK of several keys: one script for each lock key, one command for the others. */
-static void queue_release(struct session *s, const struct request_class *k) {
+static enum dispatch_result queue_release(struct session *s, const struct request_class *k) {
     struct transaction *t = transaction_of(s);
     struct worker *w = s->worker;
     const struct command *c = k->command;
     size_t locks = class_locks(k), others = k->key_count - locks, len;
     struct lock_words name = {k->bytes, k->request->argv, 1};
     if (too_many_locks(s, c, locks))
-        return;
+        return DISPATCHED;
     uint32_t group = (uint32_t)(locks + (others > 0));
     struct request *request = request_new(s, c);
     request->parts_left = 1;
@@ -250,6 +233,7 @@ static void queue_release(struct session *s, const struct request_class *k) {
     }
     struct call_end none = {.reply = QUEUED, .len = sizeof(QUEUED) - 1};
     queued_part_done(&request->call, &none); /* gives back the part held here */
+    return DISPATCHED;
 }
 
 /* The note for the key that PROXY ADVISE wants to see outside of all rules; NULL: there is none. */
@@ -274,42 +258,37 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
     return note;
 }
 
-/* Notes a queued command with audited keys; EXEC's element will show its effect. False: there is nothing to note. */
-static bool queue_audited(struct session *s, const struct request_class *k) {
-    if (transaction_of(s)->lock_count >= LOCKS_MAX)
-        return false;
-    struct audit_note *note = audit_note(s, k, false);
-    if (!note)
+/* Notes a queued command on semaphores (`permits`), or with audited keys, for EXEC's element. False: none. */
+static bool queue_noted(struct session *s, const struct request_class *k, bool permits) {
+    struct transaction *t = transaction_of(s);
+    struct permit_note *taken = NULL;
+    struct audit_note *note = NULL;
+    bool fits = t->lock_count < LOCKS_MAX;
+    if (permits && fits)
+        taken = permit_note(s, k);
+    else if (permits)
+        semaphore_passes(s, k);
+    else if (fits)
+        note = audit_note(s, k, false);
+    if (!note && !permits && fits)
         note = note_outside(s, k);
-    if (!note)
+    if (!note && !taken)
         return false;
-    transaction_of(s)->lock_count++;
-    item_add(transaction_of(s), ITEM_AUDIT, 1, k->command, 0)->note = note;
+    t->lock_count++;
+    struct transaction_item *item = item_add(t, ITEM_PLAIN, 1, k->command, 0);
+    item->note = note;
+    item->permits = taken;
     return true;
 }
 
-/* Notes a queued command on semaphores; EXEC's element will show what it has taken. */
-static void queue_permits(struct session *s, const struct request_class *k) {
-    struct transaction *t = transaction_of(s);
-    struct permit_note *note = NULL;
-    if (t->lock_count < LOCKS_MAX)
-        note = permit_note(s, k);
-    else
-        semaphore_passes(s, k);
-    if (note) {
-        t->lock_count++;
-        item_add(t, ITEM_PERMITS, 1, k->command, 0)->permits = note;
-    }
-}
-
 /* Queues an application's script, between two steps for each of its lock keys. */
-static void queue_application(struct session *s, const struct request_class *k) {
+static enum dispatch_result queue_application(struct session *s, const struct request_class *k) {
     struct lock_queue *queue = &transaction_of(s)->locks;
     const struct command *c = k->command;
     const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
     size_t locks = class_locks(k), n = 0;
     if (too_many_locks(s, c, 2 * locks))
-        return;
+        return DISPATCHED;
     struct lock_call **calls = memory_alloc((locks + 1) * sizeof(struct lock_call *));
     for (size_t i = 0; i < k->key_count; i++)
         if (class_enforced(k, i))
@@ -318,56 +297,45 @@ static void queue_application(struct session *s, const struct request_class *k) 
         script_build_before(s, queue, calls[i]);
         queue_step(s, c, ITEM_FIRST, NULL, call_swallow); /* EXEC's array contains the result */
     }
-    if (!queue_audited(s, k) && queue->quorum)
-        item_add(transaction_of(s), ITEM_AUDIT, 1, c, 0);
+    if (!queue_noted(s, k, false) && queue->quorum)
+        item_add(transaction_of(s), ITEM_PLAIN, 1, c, 0);
     queue_one(s, c, k->bytes, k->request->len, false);
     for (size_t i = 0; i < n; i++) {
         script_build_behind(s, queue, calls[i], &words, k->key_count, true);
         queue_step(s, c, ITEM_STEP, calls[i], call_swallow);
     }
     memory_free(calls);
+    return DISPATCHED;
 }
 
-/* Queues a command that removes or replaces lock keys. */
-static void queue_clobber(struct session *s, const struct request_class *k) {
+static enum dispatch_result queue_clobber(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     if (too_many_locks(s, c, 1))
-        return;
+        return DISPATCHED;
     counter_add(&s->worker->counters.requests_locks, 1);
     struct lock_call *lock = lock_prepare_clobber(s, &transaction_of(s)->locks, k);
-    if (lock)
-        queue_step(s, c, ITEM_LOCK, lock, queued_done);
-    else
-        transaction_refuse(s, c, "%s", LOCK_TOO_MANY_KEYS);
+    return lock ? queue_step(s, c, ITEM_LOCK, lock, queued_done) : transaction_refuse(s, c, "%s", LOCK_TOO_MANY_KEYS);
 }
 
 /* Queues a command with keys once its node is ready: as a script, or unchanged. */
-static void queue_keys(struct session *s, const struct request_class *k) {
+static enum dispatch_result queue_keys(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     struct lock_command lc;
     switch (lock_meaning_of(k, &lc)) {
     case MEANS_LOCK:
-        if (!too_many_locks(s, c, 1))
-            queue_lock(s, c, k->request, k->bytes, &lc, class_rule(k, 0));
-        break;
+        return queue_lock(s, c, k->request, k->bytes, &lc, class_rule(k, 0));
     case MEANS_RELEASES:
-        queue_release(s, k);
-        break;
+        return queue_release(s, k);
     case MEANS_SCRIPT:
-        queue_application(s, k);
-        break;
+        return queue_application(s, k);
     case MEANS_CLOBBERS:
-        queue_clobber(s, k);
-        break;
+        return queue_clobber(s, k);
     case MEANS_SHOWS:
     case MEANS_NOTHING:
-        if (k->semaphores)
-            queue_permits(s, k);
-        else
-            queue_audited(s, k);
-        queue_one(s, c, k->bytes, k->request->len, false);
         break;
     }
+    queue_noted(s, k, k->semaphores);
+    return queue_one(s, c, k->bytes, k->request->len, false);
 }
 
 static void element_of_fenced(struct session *s, const struct transaction_item *item, const char *element, size_t len,
@@ -376,36 +344,31 @@ static void element_of_fenced(struct session *s, const struct transaction_item *
 }
 
 /* Queues a write of fenced data, together with the check whether its session has lost the lock when EXEC runs. */
-static void queue_fenced(struct session *s, const struct request_class *k) {
+static enum dispatch_result queue_fenced(struct session *s, const struct request_class *k) {
     struct transaction *t = transaction_of(s);
     const struct command *c = k->command;
     if (too_many_locks(s, c, 1))
-        return;
+        return DISPATCHED;
     counter_add(&s->worker->counters.requests_locks, 1);
     struct fence_question *question = fence_prepare(s, &t->locks, k);
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
     t->lock_count++;
-    struct transaction_item *item = item_add(t, ITEM_MADE, 1, c, 0);
+    struct transaction_item *item = item_add(t, ITEM_PLAIN, 1, c, 0);
     item->element = element_of_fenced;
     item->question = question;
-    queue_call(s, &request->call, s->worker->build.data, s->worker->build.len, true);
+    return queue_call(s, &request->call, s->worker->build.data, s->worker->build.len, true);
 }
 
 static enum dispatch_result queue_class(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
-    const struct resp_request *r = k->request;
-    int slot = k->slot;
     if (k->writes_guard)
         return transaction_refuse(s, c, "%s", GUARD_REFUSED);
-    if (slot == SLOT_SEVERAL)
-        return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-    if (slot < 0) { /* no keys, or malformed ones of which the node may see some, as in MSET k */
-        bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
-        if (placed)
-            slot = slot_of_key(k->bytes + r->argv[c->first].off, r->argv[c->first].len);
-        return queue_as(s, k, slot, QUEUED_PLAIN);
-    }
+    if (k->slot == SLOT_SEVERAL)
+        return transaction_refuse(s, c, CROSSSLOT);
+    if (k->slot < 0) /* no keys, or malformed ones of which the node may see some, as in MSET k */
+        return queue_as(s, k, c->first > 0 ? dispatch_arg_slot(s, k->request, k->bytes, (size_t)c->first) : SLOT_NONE,
+                        NULL);
     const char *error = NULL;
     enum fence_verdict verdict = fence_judge(s, k, &error);
     if (verdict == FENCE_LATER)
@@ -415,12 +378,10 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
     const char *lacks = k->enforced ? lock_quorum_lacks(k) : NULL;
     if (lacks)
         return transaction_refuse(s, c, "%s", lacks);
-    enum readiness ready = transaction_ready(s, c, slot);
-    if (ready == READY && verdict == FENCE_CHECKED)
-        queue_fenced(s, k);
-    else if (ready == READY)
-        queue_keys(s, k);
-    return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
+    enum dispatch_result result;
+    if (!transaction_ready(s, c, k->slot, &result))
+        return result;
+    return verdict == FENCE_CHECKED ? queue_fenced(s, k) : queue_keys(s, k);
 }
 
 static enum dispatch_result queue_by_key(struct session *s, const struct request_class *k) {
@@ -437,8 +398,7 @@ static enum dispatch_result queue_by_key(struct session *s, const struct request
 
 /* ---- the way ----------------------------------------------------------------------------------------- */
 
-/* Queues a command that changes the session: the node runs it in its turn, and the session changes once EXEC has run
- * it. */
+/* Queues a command that changes the session, once EXEC has run it. */
 static enum dispatch_result queue_state(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     bool own_password = s->worker->config->requirepass != NULL;
@@ -448,7 +408,6 @@ static enum dispatch_result queue_state(struct session *s, const struct request_
         return transaction_refuse(s, c,
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
                                   "password of its own (requirepass)");
-    struct transaction *t = transaction_of(s);
     bool logs_in = local_logs_in(k);
     size_t len;
     int64_t db;
@@ -457,27 +416,22 @@ static enum dispatch_result queue_state(struct session *s, const struct request_
     const char *first = k->request->argc > 1 ? class_arg(k, 1, &len) : NULL;
     if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
         s->queued_db = (uint32_t)db;
-    t->unclean = true;
-    enum dispatch_result result = queue_as(s, k, SLOT_NONE, QUEUED_CHANGE);
+    transaction_of(s)->unclean = true;
+    enum dispatch_result result = queue_as(s, k, SLOT_NONE, local_element);
     if (logs_in && result == DISPATCHED)
         wrong_queued(s);
     return result;
 }
 
 static enum dispatch_result queue_session(struct session *s, const struct request_class *k) {
-    switch ((int)k->command->id) {
-    case COMMAND_QUIT:
-    case COMMAND_RESET:
+    enum command_id id = k->command->id;
+    if (id == COMMAND_QUIT || id == COMMAND_RESET)
         return local_dispatch(s, k);
-    case COMMAND_AUTH:
-    case COMMAND_HELLO:
-    case COMMAND_SELECT:
+    if (id == COMMAND_AUTH || id == COMMAND_HELLO || id == COMMAND_SELECT)
         return queue_state(s, k);
-    default: /* CLIENT; READONLY, READWRITE, ASKING */
-        if (k->command->id == COMMAND_CLIENT ? client_is_own(k) : upstream_is_cluster(s->worker->upstream))
-            return refuse_own(s, k->command);
-        return queue_as(s, k, SLOT_NONE, QUEUED_PLAIN);
-    }
+    if (id == COMMAND_CLIENT ? client_is_own(k) : upstream_is_cluster(s->worker->upstream))
+        return refuse_own(s, k->command);
+    return queue_as(s, k, SLOT_NONE, NULL);
 }
 
 /* Queues subscriptions and MONITOR: for two of them Redis has an error at EXEC. */
@@ -487,24 +441,17 @@ static enum dispatch_result queue_pubsub(struct session *s, const struct request
         return refuse_own(s, c);
     int slot = pin_slot(s, c, k->request, k->bytes);
     if (slot == SLOT_SEVERAL)
-        return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+        return transaction_refuse(s, c, CROSSSLOT);
     transaction_of(s)->unclean = true;
-    return queue_as(s, k, slot, QUEUED_PLAIN);
-}
-
-static enum dispatch_result queue_cluster(struct session *s, const struct request_class *k) {
-    char text[CLUSTER_WRONG_MAX];
-    if (!upstream_is_cluster(s->worker->upstream))
-        return queue_as(s, k, SLOT_NONE, QUEUED_PLAIN);
-    if (cluster_wrong(k, text, sizeof(text)))
-        return transaction_refuse(s, k->command, "%s", text);
-    return refuse_own(s, k->command);
+    return queue_as(s, k, slot, NULL);
 }
 
 enum dispatch_result queue_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     struct transaction *t = transaction_of(s);
+    char text[CLUSTER_WRONG_MAX];
     const char *error = NULL;
+    bool cluster = upstream_is_cluster(s->worker->upstream);
     if (c && !command_arity_ok(c, k->request->argc) && c->id != COMMAND_EXEC)
         return transaction_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
     if (c && c->id == COMMAND_UNKNOWN)
@@ -519,7 +466,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
     t->runs_code |= c && (c->flags & COMMAND_RUNS_CODE);
     if (!c) { /* to the same node as outside of transactions */
         t->unclean = true;
-        return queue_as(s, k, dispatch_unknown_slot(s, k->request, k->bytes), QUEUED_PLAIN);
+        return queue_as(s, k, dispatch_arg_slot(s, k->request, k->bytes, 1), NULL);
     }
     semaphore_flushes(s, c);
     switch (c->need) {
@@ -533,11 +480,14 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
         error = masters_refuses(s, k);
         break;
     case NEED_CLUSTER:
-        return queue_cluster(s, k);
-    case NEED_KEYSPACE:
-        if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is made by the proxy */
+        if (cluster && !cluster_wrong(k, text, sizeof(text)))
             return refuse_own(s, c);
-        return queue_as(s, k, SLOT_NONE, QUEUED_KEYS);
+        error = cluster ? text : NULL;
+        break;
+    case NEED_KEYSPACE:
+        if (c->id == COMMAND_SCAN && cluster) /* its cursor is made by the proxy */
+            return refuse_own(s, c);
+        return queue_as(s, k, SLOT_NONE, element_of_keys);
     case NEED_PROXY:
         return refuse_own(s, c);
     case NEED_PUBSUB:
@@ -551,5 +501,5 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
     case NEED_SESSION:
         break;
     }
-    return error ? transaction_refuse(s, c, "%s", error) : queue_as(s, k, SLOT_NONE, QUEUED_PLAIN);
+    return error ? transaction_refuse(s, c, "%s", error) : queue_as(s, k, SLOT_NONE, NULL);
 }

@@ -7,9 +7,9 @@
  *              ├─ the client has written in the slot within read-after-write ────────────────────┘
  *              └─ else ──> upstream_submit_read
  *
- * The connections of a pool are one client, so the times of writes are kept for the client identity. All threads share
- * one table of fixed size. A place of it may stand for several clients and slots: then the master answers reads that a
- * replica could have answered. A slot is the one that the key has in a cluster, also where there is no cluster.
+ * The connections of a pool are one client, so the times of writes are kept for the client identity, in one table of
+ * fixed size. A place of it may stand for several clients and slots: then the master answers more reads than it must. A
+ * slot is the one that the key has in a cluster, also where there is no cluster.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -84,11 +84,6 @@ void read_from_reply_over(struct session *s) {
     s->hears &= (uint8_t)~HEARS_WRITTEN;
 }
 
-void read_from_closes(struct session *s) {
-    memory_free(commands_of(s)->writes);
-    commands_of(s)->writes = NULL;
-}
-
 /* Whether the client has written in the slot lately, or is writing. */
 static bool wrote(const struct session *s, unsigned slot) {
     const struct writes_under_way *writes = commands_of(s)->writes;
@@ -134,8 +129,8 @@ static bool is_write(const struct session *s, const struct command *c, const str
     return pause_replicates(c, r, bytes) && !(c && (c->id == COMMAND_PUBLISH || c->id == COMMAND_SPUBLISH));
 }
 
-/* Whether replicas may answer the command at all as its master would. TOUCH and OBJECT are about the node's own memory;
- * SORT_RO reads keys that are not among its arguments. */
+/* Whether replicas may answer as the master would. TOUCH and OBJECT are about the node's own memory; SORT_RO reads keys
+ * that are not among its arguments. */
 static bool is_read(const struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     if (s->queues || s->watches || push_of(s)->pubsub || s->lane.dedicated != 0)
         return false;

@@ -15,8 +15,7 @@ void slow_config(struct worker *w) {
     upstream_set_late(w->upstream, w->config->latency_tracking ? -1 : from_us < 0 ? INT64_MAX : from_us);
 }
 
-/* Appends a command as it was sent, arguments that are not one word in quotes. Returns false if the bytes are not one
- * whole command. */
+/* Appends a command as it was sent, arguments that are not one word in quotes. False: it is not whole. */
 static bool append_sent(struct text *out, const char *bytes, size_t len) {
     struct resp_request r;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
@@ -43,14 +42,8 @@ static bool append_sent(struct text *out, const char *bytes, size_t len) {
     return whole;
 }
 
-/* Whether the command waits by its nature. Scripts may last, too, and count. */
-static bool waits(const struct request *r) {
-    bool runs_code = r->command && (r->command->flags & COMMAND_RUNS_CODE);
-    return r->owner && r->owner->ops->may_last && !runs_code && r->owner->ops->may_last(r);
-}
-
-/* Writes a lock call's command and key, and shortens its time by the time for which it had waited for the lock. The
- * value says whose the lock is, and is shown nowhere. False: the call is not timed. */
+/* Writes a lock call's command and key, without the value, which says whose the lock is; takes off the time for which
+ * it waited for the lock. False: the call is not timed. */
 static bool lock_times(const struct worker *w, const struct lock_call *l, int64_t *took_us, struct text *command) {
     int64_t begun_us = (int64_t)((ev_now(w->loop) - l->begun) * 1e6);
     if (l->begun <= 0)
@@ -75,7 +68,10 @@ static void note(const struct call *c, const struct upstream_late *late) {
                              .name = s->name ? s->name : "",
                              .node = late->node};
     struct text command = {0};
-    bool counts = c->lock ? lock_times(w, c->lock, &r.took_us, &command) : !waits(c->request);
+    const struct request_owner *owner = c->request->owner;
+    bool runs_code = row && (row->flags & COMMAND_RUNS_CODE); /* scripts may last, too, and count */
+    bool waits = owner && owner->ops->may_last && !runs_code && owner->ops->may_last(c->request);
+    bool counts = c->lock ? lock_times(w, c->lock, &r.took_us, &command) : !waits;
     if (r.before_us > r.took_us - r.after_us) /* the command on a lock was tried again after it had waited */
         r.before_us = r.took_us > r.after_us ? r.took_us - r.after_us : 0;
     int64_t at_node_us = r.took_us - r.before_us - r.after_us;

@@ -49,6 +49,13 @@ void build_lock_question(struct worker *w, int slot) {
     build_text(w, "XX");
 }
 
+int request_arg_choice(const struct resp_request *r, const char *bytes, size_t i, const char *const *words) {
+    for (int at = 0; words[at]; at++)
+        if (request_arg_is(r, bytes, i, words[at]))
+            return at;
+    return -1;
+}
+
 const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size) {
     invariant(i < r->argc && size > 0, "argument %zu of %zu", i, r->argc);
     size_t len;

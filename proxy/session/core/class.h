@@ -78,9 +78,14 @@ static inline bool class_arg_is(const struct request_class *k, size_t i, const c
     return request_arg_is(k->request, k->bytes, i, word);
 }
 
-/* Forwards the request unchanged to the node of `slot` (SLOT_NONE: any). */
-static inline void class_pass(struct session *s, const struct request_class *k, int slot) {
-    session_forward(s, k->command, k->request, k->bytes, slot);
+/* request_arg_choice of argument i. */
+static inline int class_arg_choice(const struct request_class *k, size_t i, const char *const *words) {
+    return request_arg_choice(k->request, k->bytes, i, words);
+}
+
+/* Forwards the request unchanged to the node of `slot` (SLOT_NONE: any), and returns DISPATCHED. */
+static inline enum dispatch_result class_pass(struct session *s, const struct request_class *k, int slot) {
+    return session_forward(s, k->command, k->request, k->bytes, slot);
 }
 /* The same; `done` takes the reply, and the request owns `owner` until then. */
 static inline void class_forward(struct session *s, const struct request_class *k, struct request_owner *owner,

@@ -153,6 +153,14 @@ static void owner_free(struct request_owner *owner) {
 
 const struct request_owner_ops request_owner_silent, request_owner_freed = {.free = owner_free};
 
+void request_keep(struct request *r, const char *bytes, size_t len) {
+    struct request_kept *kept = memory_alloc(sizeof(*kept) + len + 1);
+    kept->len = len;
+    memcpy(kept->bytes, bytes, len);
+    kept->bytes[len] = '\0';
+    request_own(r, &kept->owner, &request_owner_freed);
+}
+
 static __attribute__((noinline)) void request_free_more(struct request *r) {
     struct list_node *n;
     struct request_owner *owner = r->owner;
@@ -359,24 +367,26 @@ void call_swallow(struct call *c, const struct call_end *end) {
 
 /* ---- answers without a node ------------------------------------------------------------------------ */
 
-void session_answer(struct session *s, const struct command *c, const char *reply, size_t len) {
+enum dispatch_result session_answer(struct session *s, const struct command *c, const char *reply, size_t len) {
     counter_add(&s->worker->counters.requests_local, 1);
     if (s->reply_mode != REPLY_ON)
-        return;
+        return DISPATCHED;
     if (list_empty(&s->requests)) { /* no reply is due before it, so it needs no slot */
         iobuf_append(&s->out, reply, len);
         session_mark_dirty(s);
-        return;
+        return DISPATCHED;
     }
     request_reply(request_new(s, c), reply, len, true);
+    return DISPATCHED;
 }
 
-void session_answer_text(struct session *s, const struct command *c, struct text *reply) {
+enum dispatch_result session_answer_text(struct session *s, const struct command *c, struct text *reply) {
     session_answer(s, c, reply->data, reply->len);
     text_clear(reply);
+    return DISPATCHED;
 }
 
-void session_refuse(struct session *s, const struct command *c, const char *format, ...) {
+enum dispatch_result session_refuse(struct session *s, const struct command *c, const char *format, ...) {
     struct text line = {0};
     va_list args;
     va_start(args, format);
@@ -392,7 +402,7 @@ void session_refuse(struct session *s, const struct command *c, const char *form
         if (line.data[i] == '\r' || line.data[i] == '\n')
             line.data[i] = ' ';
     text_append(&line, "\r\n", 2);
-    session_answer_text(s, c, &line);
+    return session_answer_text(s, c, &line);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------- */

@@ -138,6 +138,13 @@ static inline void request_own(struct request *r, struct request_owner *owner, c
 static inline void request_disown(struct request *r) {
     r->owner = NULL;
 }
+/* A copy of bytes that a request keeps until it ends, as its owner. */
+struct request_kept {
+    struct request_owner owner; /* first */
+    size_t len;
+    char bytes[]; /* with a NUL after them */
+};
+void request_keep(struct request *r, const char *bytes, size_t len);
 /* Makes a request, with a slot at the end of the session's queue. */
 struct request *request_new(struct session *s, const struct command *command);
 /* Makes a request of the proxy itself, in no queue; it ends with request_reply(r, "", 0, true). */
@@ -188,6 +195,8 @@ static inline bool key_is_guard(const char *key, size_t len) {
 /* The answer to a request at which an invariant failed before anything was done for it. */
 #define INVARIANT_REFUSED "ERR lockkeeper has found a fault of its own (its log says where); nothing was done"
 
+/* The index of argument i in a NULL-terminated list of words in lower case, in any case; -1: it is none of them. */
+int request_arg_choice(const struct resp_request *r, const char *bytes, size_t i, const char *const *words);
 /* Copies argument i to a C string for messages, cut to `size`. */
 const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size);
 

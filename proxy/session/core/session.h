@@ -230,15 +230,20 @@ void secret_overwrite(const char *data, size_t len);
 
 /* ---- the ways of most requests ------------------------------------------------------------------------ */
 
+/* These return DISPATCHED. */
+
 /* Forwards the request unchanged to the node of `slot` (SLOT_NONE: any). */
-static inline __attribute__((always_inline)) void
+static inline __attribute__((always_inline)) enum dispatch_result
 session_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes, int slot) {
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, c);
     call_submit(&request->call, slot, bytes, r->len);
+    return DISPATCHED;
 }
-/* Reply without a node: with whole RESP; with a text of it, which is cleared; with an error text without its '-'. */
-void session_answer(struct session *s, const struct command *c, const char *reply, size_t len);
-void session_answer_text(struct session *s, const struct command *c, struct text *reply);
-void session_refuse(struct session *s, const struct command *c, const char *format, ...)
+/* Replies without a node; `reply` is whole RESP. */
+enum dispatch_result session_answer(struct session *s, const struct command *c, const char *reply, size_t len);
+/* Replies without a node with a text that is whole RESP, and clears it. */
+enum dispatch_result session_answer_text(struct session *s, const struct command *c, struct text *reply);
+/* Replies without a node with an error text, without its '-'. */
+enum dispatch_result session_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -141,47 +141,33 @@ static const char *script_refusal(const struct transaction *t, const struct tran
     return error;
 }
 
-/* Appends the client's part of an element. */
+static bool item_is_step(const struct transaction_item *item) {
+    return item->kind == ITEM_FIRST || item->kind == ITEM_STEP;
+}
+
 static void item_reply(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
                        size_t len, struct text *out) {
     struct call_end end = {.reply = element, .len = len};
     struct lock_call *lock = item->lock;
     struct lock_answer part;
-    const char *refusal = item->kind == ITEM_AUDIT ? script_refusal(t, item) : NULL;
-    switch (item->kind) {
-    case ITEM_PLAIN:
-        text_append(out, element, len);
-        break;
-    case ITEM_AUDIT:
-        if (refusal)
-            text_printf(out, "-%s\r\n", refusal);
-        else
-            text_append(out, element, len);
-        if (item->note)
-            audit_end(t->worker, s, item->note, &end);
-        item->note = NULL;
-        break;
-    case ITEM_PERMITS:
-        text_append(out, element, len);
-        permit_note_end(t->worker, s, item->permits, &end);
-        item->permits = NULL;
-        break;
-    case ITEM_MADE:
-        item->element(s, item, element, len, out);
-        break;
-    case ITEM_FIRST:
-        break;
-    case ITEM_LOCK: /* a lock script's envelope */
-    case ITEM_STEP:
-        invariant(lock, "a lock call ends twice");
-        item->lock = NULL;
+    part.end = end;
+    part.end.error = item->kind == ITEM_PLAIN ? script_refusal(t, item) : NULL;
+    invariant(lock || (item->kind != ITEM_LOCK && item->kind != ITEM_STEP), "a lock call ends twice");
+    item->lock = NULL;
+    if (lock)
         lock_finish_queued(t->worker, s, lock, &end, t->replicas, &part);
-        if (item->kind == ITEM_LOCK && part.end.error)
-            text_printf(out, "-%s\r\n", part.end.error);
-        else if (item->kind == ITEM_LOCK)
-            text_append(out, part.end.reply, part.end.len);
-        break;
-    }
+    if (item->element)
+        item->element(s, item, element, len, out);
+    else if (!item_is_step(item) && part.end.error)
+        text_printf(out, "-%s\r\n", part.end.error);
+    else if (!item_is_step(item))
+        text_append(out, part.end.reply, part.end.len);
+    if (item->note)
+        audit_end(t->worker, s, item->note, &end);
+    if (item->permits)
+        permit_note_end(t->worker, s, item->permits, &end);
+    item->note = NULL;
+    item->permits = NULL;
 }
 
 static struct transaction_item *item_here(struct transaction *t, const struct elements *e) {
@@ -337,8 +323,7 @@ static void exec_answer(struct request *r, struct transaction *t, const struct c
     int64_t shown = t->count;
     LIST_FOREACH(it, &t->items) {
         const struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
-        bool step = item->kind == ITEM_FIRST || item->kind == ITEM_STEP;
-        shown -= step ? 1 : item->group > 1 ? item->group - 1 : 0;
+        shown -= item_is_step(item) ? 1 : item->group > 1 ? item->group - 1 : 0;
     }
     invariant(shown >= 0 && shown <= t->count, "%lld elements of %u", (long long)shown, t->count);
     text_commit(&out, resp_header_write(text_reserve(&out, RESP_HEADER_MAX), '*', shown));
@@ -380,8 +365,7 @@ static void exec_end(struct request *r, const struct call_end *end) {
     struct session *s = r->session;
     invariant(t && !t->wait, "an EXEC ends before its WAIT");
     request_disown(r);
-    bool array = is_array(end);
-    bool whole = array && array_is_whole(t, end);
+    bool array = is_array(end), whole = array && array_is_whole(t, end);
     if (array && !whole) {
         static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
         transaction_items_free(t, s, &unknown);
@@ -459,8 +443,8 @@ static void exec_send(struct transaction *t, struct request *request) {
 
 /* ---- locks in other slots -------------------------------------------------------------------------- */
 
-/* Continues after the check of locks in other slots, for data that the transaction writes. If one is lost, the whole
- * transaction is given up with its connection. */
+/* Continues after the check of locks in other slots. If one is lost, the transaction is given up with its connection.
+ */
 static void exec_looked(void *arg, const char *error, size_t len) {
     struct request *r = arg;
     struct transaction *t = REQUEST_OWNER(r, struct transaction);
@@ -491,7 +475,7 @@ static void exec_unsent(struct request *r) {
 
 static const struct request_owner_ops looking_ops = {.left = exec_unsent};
 
-void transaction_exec(struct transaction *t, struct request *request) {
+enum dispatch_result transaction_exec(struct transaction *t, struct request *request) {
     invariant(!t->looks && !t->aborted && request->session, "a refused transaction is executed");
     LIST_FOREACH(it, &t->items) {
         struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
@@ -501,30 +485,24 @@ void transaction_exec(struct transaction *t, struct request *request) {
             t->looks = fence_looks_new(request->session, exec_looked, request);
         fence_looks_add(t->looks, item->question);
     }
-    if (!t->looks) {
+    if (t->looks) {
+        request_own(request, &t->owner, &looking_ops);
+        fence_looks_go(t->looks);
+    } else {
         exec_send(t, request);
-        return;
     }
-    request_own(request, &t->owner, &looking_ops);
-    fence_looks_go(t->looks);
+    return DISPATCHED;
 }
 
 /* ---- DISCARD, UNWATCH ------------------------------------------------------------------------------ */
 
-/* A reply that is sent to the client whatever the node replies to DISCARD or UNWATCH. */
-struct leaving {
-    struct request_owner owner; /* first */
-    struct transaction *transaction;
-    const char *reply;
-};
-
 static void left(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    const struct leaving *leaving = REQUEST_OWNER(r, struct leaving);
-    invariant(leaving->transaction && !leaving->transaction->looks, "a transaction is left twice");
-    bool ok = !end->error && end->reply[0] == '+';
-    transaction_free(leaving->transaction, r->session, ok);
-    const char *reply = leaving->reply;
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
+    invariant(t && !t->looks, "a transaction is left twice");
+    const char *reply = t->left_reply;
+    request_disown(r);
+    transaction_free(t, r->session, !end->error && end->reply[0] == '+');
     if (!reply && end->error)
         reply = "+OK\r\n"; /* lost with its connection, so it is discarded */
     if (reply)
@@ -533,10 +511,11 @@ static void left(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
-void transaction_leave(struct transaction *t, struct request *request, const char *command, const char *reply) {
-    struct leaving *leaving = memory_alloc(sizeof(*leaving));
-    *leaving = (struct leaving){.transaction = t, .reply = reply};
-    request_own(request, &leaving->owner, &request_owner_freed);
+enum dispatch_result transaction_leave(struct transaction *t, struct request *request, const char *command,
+                                       const char *reply) {
+    t->left_reply = reply;
+    request_own(request, &t->owner, &request_owner_silent);
     request->call.done = left;
     call_submit_pin(&request->call, t->pin, command, strlen(command), false);
+    return DISPATCHED;
 }

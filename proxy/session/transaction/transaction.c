@@ -52,7 +52,6 @@ static struct transaction *transaction_get(struct session *s) {
     return t;
 }
 
-/* Separates the session from its transaction. */
 static void session_out(struct session *s) {
     *transaction_at(s) = NULL;
     s->queues = s->watches = false;
@@ -85,8 +84,7 @@ enum dispatch_result transaction_refuse(struct session *s, const struct command 
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     transaction_of(s)->aborted = true;
-    session_refuse(s, c, "%s", text);
-    return DISPATCHED;
+    return session_refuse(s, c, "%s", text);
 }
 
 static bool pin_to(struct session *s, struct upstream_node *node, int slot, const char **error) {
@@ -100,45 +98,36 @@ static bool pin_to(struct session *s, struct upstream_node *node, int slot, cons
     return t->pin != NULL;
 }
 
-/* Repeats the first request on the pin, if it was not sent because the node is out of reach: at the node that has taken
- * over, or once the map shows which one that is; then `c` ends again. Nothing was watched, and nothing was sent after a
- * MULTI. */
-enum anew { ANEW_SENDS, ANEW_WAITS, ANEW_NEVER };
-
-static enum anew begin_anew(struct call *c, const struct call_end *end) {
+/* Repeats the first request on the pin, if its node was out of reach: at the node that has taken over, or once the map
+ * shows that node; then `c` ends again. Nothing was watched, and nothing was sent after a MULTI. False: it is not. */
+static bool begin_anew(struct call *c, const struct call_end *end, void (*send)(struct request *r)) {
     struct session *s = c->request->session;
     struct transaction *t = transaction_of(s);
     bool waited = !t->pin;
     const char *error;
     if (end->why != UPSTREAM_NOT_SENT || s->watches || t->multi_ok || (!waited && t->unsent++ >= PIN_UNSENT_TWICE))
-        return ANEW_NEVER;
+        return false;
     if (t->pin)
         pin_give(s->worker, t->pin, PIN_TRANSACTION, false);
     struct upstream_node *node = pin_node(s, t->slot);
-    if (pin_to(s, node, t->slot, &error))
-        return ANEW_SENDS;
-    return t->unsent++ < PIN_UNSENT_TWICE && pin_await_map(c, node) ? ANEW_WAITS : ANEW_NEVER;
+    if (!pin_to(s, node, t->slot, &error))
+        return t->unsent++ < PIN_UNSENT_TWICE && pin_await_map(c, node);
+    send(c->request);
+    return true;
 }
 
 /* ---- WATCH, UNWATCH -------------------------------------------------------------------------------- */
 
 static void watch_done(struct call *c, const struct call_end *end);
 
-/* A WATCH in flight, kept to repeat it. */
-struct watch {
-    struct request_owner owner; /* first */
-    size_t len;
-    char bytes[];
-};
-
+/* Sends a WATCH, which its request keeps. */
 static void watch_send(struct request *request) {
-    const struct watch *kept = REQUEST_OWNER(request, struct watch);
+    const struct request_kept *kept = REQUEST_OWNER(request, struct request_kept);
     invariant(transaction_of(request->session) && transaction_of(request->session)->pin, "a WATCH has no connection");
     call_init(&request->call, request, watch_done);
     call_submit_pin(&request->call, transaction_of(request->session)->pin, kept->bytes, kept->len, false);
 }
 
-/* The hash of a key of the session's database. */
 static uint64_t watched_hash(const struct session *s, const char *key, size_t len) {
     struct lock_key name = {.db = session_db(s), .name = key, .len = len};
     return engine_key_hash(s->worker->shared->engine, &name);
@@ -193,10 +182,7 @@ static void watch_done(struct call *c, const struct call_end *end) {
     bool refused = !end->error && end->reply[0] == '-';
     if (t && refused && t->pin && watch_redirected(r, end))
         return;
-    enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
-    if (anew == ANEW_SENDS)
-        watch_send(r);
-    if (anew != ANEW_NEVER)
+    if (t && end->error && begin_anew(c, end, watch_send))
         return;
     if (t && !end->error && !refused)
         s->watches = true;
@@ -233,10 +219,7 @@ static enum dispatch_result watch(struct session *s, const struct request_class 
         return DISPATCHED;
     }
     struct request *request = request_new(s, k->command);
-    struct watch *kept = memory_alloc(sizeof(*kept) + k->request->len);
-    kept->len = k->request->len;
-    memcpy(kept->bytes, k->bytes, k->request->len);
-    request_own(request, &kept->owner, &request_owner_freed);
+    request_keep(request, k->bytes, k->request->len);
     watch_note(s, k);
     request_barrier(request);
     t->hops = t->unsent = 0;
@@ -257,27 +240,21 @@ static enum dispatch_result unwatch(struct session *s, const struct command *c) 
     struct transaction *t = transaction_of(s);
     if (s->in_flight > 0)
         return DISPATCH_WAIT;
-    if (t && t->pin) {
-        transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nUNWATCH\r\n", NULL);
-    } else {
-        transaction_drop(s);
-        session_answer(s, c, "+OK\r\n", 5);
-    }
-    return DISPATCHED;
+    if (t && t->pin)
+        return transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nUNWATCH\r\n", NULL);
+    transaction_drop(s);
+    return session_answer(s, c, "+OK\r\n", 5);
 }
 
 /* ---- MULTI ----------------------------------------------------------------------------------------- */
 
-static void multi_send(struct request *r, bool asked);
+static void multi_send(struct request *r);
 
 static void multi_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct transaction *t = r->session ? transaction_of(r->session) : NULL;
     bool ok = !end->error && end->reply[0] == '+', asked = c->index == 1;
-    enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
-    if (anew == ANEW_SENDS)
-        multi_send(r, asked);
-    if (anew != ANEW_NEVER)
+    if (t && end->error && begin_anew(c, end, multi_send))
         return;
     if (t && t->pin) {
         t->multi_ok = ok;
@@ -302,12 +279,13 @@ static void multi_done(struct call *c, const struct call_end *end) {
         call_answer(c, end);
 }
 
-/* Sends MULTI to the node; `asked`: the client waits for the reply, else it has had one. Until the node has said OK
+/* Sends MULTI to the node; call.index 1: the client waits for the reply, 0: it has had one. Until the node has said OK
  * once on this connection, nothing is sent after MULTI: if MULTI were refused, the commands would be executed. */
-static void multi_send(struct request *r, bool asked) {
+static void multi_send(struct request *r) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
     struct session *s = r->session;
     struct transaction *t = transaction_of(s);
+    uint32_t asked = r->call.index;
     invariant(t && t->pin && !t->lost && s->queues, "a MULTI has no connection");
     call_init(&r->call, r, multi_done);
     r->call.index = asked;
@@ -328,24 +306,23 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
         transaction_drop(s);
         if (pin_await_map_first(s, upstream_any_node(u, 0)))
             return DISPATCH_WAIT;
-        session_refuse(s, c, "%s", error);
-        return DISPATCHED;
+        return session_refuse(s, c, "%s", error);
     }
     s->queues = true;
     s->queued_db = s->lane.db;
     t->before = s->before;
     t->unsent = 0;
-    if (t->pin)
-        multi_send(request_new(s, c), true);
-    else
-        session_answer(s, c, "+OK\r\n", 5);
+    if (!t->pin)
+        return session_answer(s, c, "+OK\r\n", 5);
+    struct request *r = request_new(s, c);
+    r->call.index = 1;
+    multi_send(r);
     return DISPATCHED;
 }
 
 /* ---- the node -------------------------------------------------------------------------------------- */
 
-/* Ends the search for the node. Commands queued so far are sent to the node of the first key, unless they are already
- * there. */
+/* Ends the search for the node. Commands queued so far are sent to the first key's node, or are there already. */
 static void early_end(struct session *s, bool send) {
     struct transaction *t = transaction_of(s);
     invariant(!send || (transaction_of(s)->pin && transaction_of(s)->multi_ok),
@@ -373,8 +350,7 @@ static void scout_left(struct call *c, const struct call_end *end) {
     request_reply(r, "", 0, true);
 }
 
-/* Ends the search for the node when the first key has come. True: the transaction is at its node; false: it is leaving
- * the first node. */
+/* Ends the search when the first key has come. True: the transaction is at its node; false: it leaves the first one. */
 static bool scout_ends(struct session *s, const struct command *c, int slot) {
     static const char discard[] = "*1\r\n$7\r\nDISCARD\r\n";
     struct transaction *t = transaction_of(s);
@@ -399,35 +375,34 @@ bool transaction_may_end(const struct session *s) {
     return !t->multi_sent || t->multi_ok || t->lost;
 }
 
-enum readiness transaction_ready(struct session *s, const struct command *c, int slot) {
+bool transaction_ready(struct session *s, const struct command *c, int slot, enum dispatch_result *result) {
     struct transaction *t = transaction_of(s);
     const char *error = NULL;
+    *result = DISPATCH_WAIT;
     invariant(t && s->queues, "a command is queued outside of MULTI");
     if (!transaction_may_end(s))
-        return READY_LATER;
-    if (t->lost) {
-        transaction_refuse(s, c, "%s", t->error);
-        return READY_NEVER;
-    }
-    if (t->pin && t->scouting && slot >= 0 && !scout_ends(s, c, slot))
-        return READY_LATER;
-    if (!t->pin) {
+        return false;
+    if (t->lost)
+        error = t->error;
+    else if (t->pin && t->scouting && slot >= 0 && !scout_ends(s, c, slot))
+        return false;
+    if (!t->pin && !error) {
         struct upstream_node *node = pin_node(s, slot);
-        if (!pin_to(s, node, slot, &error)) {
-            if (pin_await_map_first(s, node))
-                return READY_LATER;
-            transaction_refuse(s, c, "%s", error);
-            return READY_NEVER;
-        }
+        if (!pin_to(s, node, slot, &error) && pin_await_map_first(s, node))
+            return false;
         t->scouting = slot < 0;
     }
+    if (error) {
+        *result = transaction_refuse(s, c, "%s", error);
+        return false;
+    }
     if (!t->multi_sent)
-        multi_send(request_new(s, c), false);
+        multi_send(request_new(s, c));
     if (!t->multi_ok)
-        return READY_LATER;
+        return false;
     if (!t->scouting)
         early_end(s, true);
-    return READY;
+    return true;
 }
 
 /* ---- the commands ---------------------------------------------------------------------------------- */
@@ -437,13 +412,10 @@ static enum dispatch_result leave(struct session *s, const struct command *c, co
     struct transaction *t = transaction_of(s);
     if (!transaction_may_end(s))
         return DISPATCH_WAIT;
-    if (t->pin && t->multi_ok) {
-        transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nDISCARD\r\n", reply);
-    } else {
-        transaction_drop(s);
-        session_answer(s, c, reply, strlen(reply));
-    }
-    return DISPATCHED;
+    if (t->pin && t->multi_ok)
+        return transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nDISCARD\r\n", reply);
+    transaction_drop(s);
+    return session_answer(s, c, reply, strlen(reply));
 }
 
 static enum dispatch_result exec(struct session *s, const struct command *c) {
@@ -452,23 +424,16 @@ static enum dispatch_result exec(struct session *s, const struct command *c) {
         return DISPATCH_WAIT;
     if (t->aborted)
         return leave(s, c, EXECABORT);
-    if (t->lost) {
+    enum dispatch_result result = DISPATCHED;
+    if (t->lost)
         session_refuse(s, c, "%s", t->error);
-        transaction_drop(s);
-        return DISPATCHED;
-    }
-    if (!t->pin && t->count == 0) {
+    else if (!t->pin && t->count == 0)
         session_answer(s, c, "*0\r\n", 4);
+    else if (transaction_ready(s, c, SLOT_NONE, &result))
+        return transaction_exec(t, transaction_ends(s, c));
+    if (result == DISPATCHED)
         transaction_drop(s);
-        return DISPATCHED;
-    }
-    enum readiness ready = transaction_ready(s, c, SLOT_NONE);
-    if (ready == READY_NEVER)
-        transaction_drop(s);
-    if (ready != READY)
-        return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
-    transaction_exec(t, transaction_ends(s, c));
-    return DISPATCHED;
+    return result;
 }
 
 enum dispatch_result transaction_dispatch(struct session *s, const struct request_class *k) {
@@ -476,25 +441,15 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct reques
     bool queueing = s->queues;
     switch ((int)c->id) {
     case COMMAND_WATCH:
-        if (!queueing)
-            return watch(s, k);
-        session_refuse(s, c, "ERR WATCH inside MULTI is not allowed");
-        return DISPATCHED;
+        return queueing ? session_refuse(s, c, "ERR WATCH inside MULTI is not allowed") : watch(s, k);
     case COMMAND_MULTI:
-        if (!queueing)
-            return multi(s, c);
-        session_refuse(s, c, "ERR MULTI calls can not be nested");
-        return DISPATCHED;
+        return queueing ? session_refuse(s, c, "ERR MULTI calls can not be nested") : multi(s, c);
     case COMMAND_EXEC:
-        if (queueing)
-            return k->request->argc > 1 ? leave(s, c, EXECABORT_ARITY) : exec(s, c);
-        session_refuse(s, c, "ERR EXEC without MULTI");
-        return DISPATCHED;
+        if (!queueing)
+            return session_refuse(s, c, "ERR EXEC without MULTI");
+        return k->request->argc > 1 ? leave(s, c, EXECABORT_ARITY) : exec(s, c);
     case COMMAND_DISCARD:
-        if (queueing)
-            return leave(s, c, "+OK\r\n");
-        session_refuse(s, c, "ERR DISCARD without MULTI");
-        return DISPATCHED;
+        return queueing ? leave(s, c, "+OK\r\n") : session_refuse(s, c, "ERR DISCARD without MULTI");
     default:
         return unwatch(s, c);
     }

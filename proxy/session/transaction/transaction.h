@@ -12,8 +12,7 @@
 
 /* Handles MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH in MULTI. */
 enum dispatch_result transaction_dispatch(struct session *s, const struct request_class *k);
-/* The pin of a session that watches, for SELECT, AUTH and HELLO, which must change it too; it is not used for others
- * afterwards. NULL: there is none. */
+/* The pin of a session that watches (or NULL): SELECT, AUTH and HELLO must change it too. Others never use it then. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
 /* How many commands are queued; -1: not in MULTI. */
 int64_t transaction_count(const struct session *s);
@@ -38,15 +37,12 @@ static inline struct transaction *transaction_of(const struct session *s) {
 
 enum { TRANSACTION_ERROR_MAX = 512 };
 
-/* A queued command whose element of EXEC's array the client does not get unchanged. Other commands need no item. */
+/* A queued command whose element of EXEC's array is changed or noted. Others need no item. */
 enum item_kind {
-    ITEM_LOCK,    /* a lock script's envelope */
-    ITEM_FIRST,   /* a step before an application's script: the client gets no element */
-    ITEM_STEP,    /* a lock script's envelope after an application's script: the client gets no element */
-    ITEM_AUDIT,   /* audited, or an application's script; passed on unchanged, unless witnesses refuse its lock */
-    ITEM_PERMITS, /* on semaphores, and passed on unchanged */
-    ITEM_PLAIN,   /* an integer to be summed */
-    ITEM_MADE     /* `element` makes the client's element */
+    ITEM_LOCK,  /* a lock script's envelope */
+    ITEM_FIRST, /* a step before an application's script: the client gets no element */
+    ITEM_STEP,  /* a lock script's envelope after an application's script: the client gets no element */
+    ITEM_PLAIN  /* passed on as `element` makes it; NULL: unchanged, unless witnesses refuse the lock of a script */
 };
 
 struct transaction_item;
@@ -61,17 +57,17 @@ struct transaction_item {
     uint32_t group; /* how many elements from here on become one, their sum; 0: it belongs to the group of an
                        earlier item */
     struct lock_call *lock;
-    struct audit_note *note;         /* for ITEM_AUDIT; NULL: none */
-    struct permit_note *permits;     /* for ITEM_PERMITS */
+    struct audit_note *note;         /* what it does to audited keys; NULL: nothing */
+    struct permit_note *permits;     /* what it does to semaphores; NULL: nothing */
     struct fence_question *question; /* for a write of fenced data: its lock check; else NULL */
     const struct command *command;
     size_t len;
-    item_element_fn element; /* for ITEM_MADE */
-    char bytes[];            /* the request, if it is needed */
+    item_element_fn element;
+    char bytes[]; /* the request, if it is needed */
 };
 
 struct transaction {
-    struct request_owner owner; /* of the EXEC; first */
+    struct request_owner owner; /* of the EXEC, DISCARD or UNWATCH; first */
     struct worker *worker;
     struct upstream_pin *pin;  /* NULL: no node was chosen yet, or it is lost */
     int slot;                  /* the slot of the key that chose the node; -1: none */
@@ -83,8 +79,7 @@ struct transaction {
     bool runs_code;            /* an application's script is queued */
     bool unclean;              /* a queued command may leave state on the connection */
     uint32_t count;            /* commands queued */
-    struct list_node
-        early; /* struct early: commands queued before the node was known, to be sent to the node of the first key */
+    struct list_node early;    /* struct early: commands queued before the first key's node was known */
     size_t early_bytes;
     struct list_node items;  /* in the order of their elements */
     struct lock_queue locks; /* the items' lock calls */
@@ -99,6 +94,7 @@ struct transaction {
     unsigned unsent;           /* how often its first node was out of reach */
     struct text watched;       /* the hashes of lock keys that are watched, as uint64_t */
     const struct upstream_request_ops *ops; /* the call's own functions, while EXEC's reply is streamed with others */
+    const char *left_reply; /* for DISCARD and UNWATCH: the client's reply, whatever the node's; NULL: the node's */
     char error[TRANSACTION_ERROR_MAX];
 };
 
@@ -108,14 +104,9 @@ struct early {
     char bytes[];
 };
 
-enum readiness {
-    READY,
-    READY_LATER, /* the node has to answer first */
-    READY_NEVER  /* the client has got the reason */
-};
-
-/* Makes the transaction's node ready for commands; `slot` is the current command's, or SLOT_NONE. */
-enum readiness transaction_ready(struct session *s, const struct command *c, int slot);
+/* Makes the transaction's node ready for commands; `slot` is the current command's, or SLOT_NONE. False: *result; the
+ * node has to answer first, or the client has got the reason. */
+bool transaction_ready(struct session *s, const struct command *c, int slot, enum dispatch_result *result);
 /* Whether the transaction watches the key. */
 bool transaction_watches(const struct session *s, const char *key, size_t len);
 /* Whether the transaction can be ended now: false while its MULTI is under way. */
