@@ -267,8 +267,15 @@ static void bundle_done(struct call *c, const struct call_end *end) {
 
 /* ---- the beginning ----------------------------------------------------------------------------- */
 
-/* Sends a script with its steps in one transaction. */
-static void dispatch_together(struct session *s, const struct request_class *k) {
+void script_dispatch(struct session *s, const struct request_class *k) {
+    size_t locks = class_locks(k);
+    if (locks == 0 || locks > LOCKS_TOGETHER_MAX) {
+        session_forward(s, k->command, k->request, k->bytes, k->slot);
+        for (size_t i = 0; i < k->key_count; i++)
+            if (class_enforced(k, i))
+                step_submit(s, k->command, script_begin(s, NULL, k, i), k->request, k->bytes, k->key_count);
+        return;
+    }
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";
     const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
     const struct text *build = &s->worker->build;
@@ -312,16 +319,4 @@ static void dispatch_together(struct session *s, const struct request_class *k) 
     request_own(request, &b->owner, &request_owner_silent);
     call_submit_together(&request->call, (uint8_t)(2 * b->count + 2), b->slot, all.data, all.len);
     text_clear(&all);
-}
-
-void script_dispatch(struct session *s, const struct request_class *k) {
-    size_t locks = class_locks(k);
-    if (locks > 0 && locks <= LOCKS_TOGETHER_MAX) {
-        dispatch_together(s, k);
-        return;
-    }
-    session_forward(s, k->command, k->request, k->bytes, k->slot);
-    for (size_t i = 0; i < k->key_count; i++)
-        if (class_enforced(k, i))
-            step_submit(s, k->command, script_begin(s, NULL, k, i), k->request, k->bytes, k->key_count);
 }

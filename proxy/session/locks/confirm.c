@@ -438,26 +438,23 @@ static const struct lock_call *on_key(const struct lock_call *first, const struc
     return NULL;
 }
 
-/* The call before `l` in its transaction that has acquired the lease of which `l` has heard; NULL: none. */
-static struct lock_call *acquirer(const struct lock_queue *queue, const struct lock_call *l) {
-    for (const struct list_node *it = l->queued.prev; it != &queue->calls; it = it->prev) {
-        struct lock_call *before = QUEUED(it);
-        const struct lock_ballot *b = before->ballot;
-        if (b && b->result.outcome == LOCK_GRANTED && b->result.fence == l->ballot->result.fence && on_key(before, l))
-            return before;
-    }
-    return NULL;
-}
-
 bool lock_queue_asks(const struct lock_queue *queue) {
     bool asks = false;
     LIST_FOREACH(it, &queue->calls) {
         struct lock_call *l = QUEUED(it);
         if (!l->ballot)
             continue;
-        bool granted = l->ballot->result.outcome == LOCK_GRANTED, extends = has_extended(l, &l->ballot->result);
-        struct lock_call *voter = granted ? l : acquirer(queue, l);
-        int64_t pttl_ms = l->ballot->result.pttl_ms;
+        const struct lock_result *r = &l->ballot->result;
+        bool extends = has_extended(l, r);
+        struct lock_call *voter = r->outcome == LOCK_GRANTED ? l : NULL;
+        int64_t pttl_ms = r->pttl_ms;
+        /* else the call before it that has acquired the lease of which it has heard */
+        for (const struct list_node *b = l->queued.prev; !voter && b != &queue->calls; b = b->prev) {
+            struct lock_call *before = QUEUED(b);
+            if (before->ballot && before->ballot->result.outcome == LOCK_GRANTED &&
+                before->ballot->result.fence == r->fence && on_key(before, l))
+                voter = before;
+        }
         if (voter && extends && (!voter->clobbers || pttl_ms > voter->ballot->result.pttl_ms))
             voter->ballot->result.pttl_ms = pttl_ms;
         l->ballot->voter = !voter && extends ? l : voter;

@@ -286,7 +286,7 @@ static bool renewals_pointless(const struct request *r) {
     return false;
 }
 
-/* Sends the renewals, which may go together. Takes them over. */
+/* Sends renewals that may go together. Takes them over. */
 static void submit(struct worker *w, struct lease_work *const *renewals, size_t count) {
     static const struct request_owner_ops ops = {.pointless = renewals_pointless};
     struct renewal_call *call = memory_zalloc(sizeof(*call));

@@ -395,6 +395,7 @@ static void show_told(struct showing *to, bool contents) {
     }
 }
 
+/* Shows the fields in the reply. */
 static void show_reply(struct showing *to) {
     const struct shown_note *note = to->note;
     struct resp_item item;

@@ -149,9 +149,8 @@ struct permit_note {
     struct request_owner owner; /* must be the first field */
     const struct command *command;
     enum permit_deed deed;
-    struct lock_rules *rules; /* a reference that keeps the rules alive */
-    uint64_t session, client;
-    uint32_t login;
+    struct lock_rules *rules;    /* a reference that keeps the rules alive */
+    struct permit_sender sender; /* its `who` is here */
     char who[PERMIT_WHO_MAX];
     char *bytes; /* the request */
     size_t len, count;
@@ -163,7 +162,6 @@ struct reading {
     struct worker *w;
     struct permit_ledger *ledger;
     struct permit_note *note;
-    struct permit_sender sender;
     struct resp_request request;
     const char *reply, *end; /* behind `first` */
     struct resp_item first;
@@ -224,9 +222,8 @@ struct permit_note *permit_note(struct session *s, const struct request_class *k
     note->command = k->command;
     note->deed = deed;
     note->rules = lock_rules_ref(s->worker->rules);
-    note->session = s->lock.id;
-    note->client = lock_client_hash(s->lock.client);
-    note->login = s->lane.login;
+    note->sender = (struct permit_sender){
+        .session = s->lock.id, .client = lock_client_hash(s->lock.client), .login = s->lane.login, .who = note->who};
     session_who(s, note->who, sizeof(note->who));
     note->len = k->request->len;
     note->bytes = memory_alloc(note->len);
@@ -261,7 +258,7 @@ static const char *arg(const struct reading *x, size_t i, size_t *len) {
 
 static void take(struct reading *x, const struct noted_key *key, struct permit_take *take) {
     struct worker *w = x->w;
-    take->sender = &x->sender;
+    take->sender = &x->note->sender;
     take->rule = key->rule;
     take->now_ms = worker_now(w);
     if (permits_take(x->ledger, &key->op, take)) {
@@ -277,7 +274,7 @@ static void take(struct reading *x, const struct noted_key *key, struct permit_t
 /* Reports a permit that may have been taken or given back: nothing is done about it. */
 static void lost(struct reading *x, const struct noted_key *key, const char *action) {
     counter_add(&x->w->counters.permits_lost, 1);
-    engine_permit(x->w->shared->engine, INCIDENT_PERMIT_LOST, &key->op.name, key->rule, x->sender.who,
+    engine_permit(x->w->shared->engine, INCIDENT_PERMIT_LOST, &key->op.name, key->rule, x->note->who,
                   x->note->command->name, action, worker_now(x->w));
 }
 
@@ -291,7 +288,7 @@ static void read_count(struct reading *x, const struct noted_key *key) {
     else if (n > 0 && x->unknown)
         lost(x, key, "the node was lost: whether the permit was taken is not known, so it is not given back");
     else if (n < 0 && (done || x->unknown))
-        counter_add(&x->w->counters.permits_given, (uint64_t)permits_give(x->ledger, &key->op, &x->sender, -n));
+        counter_add(&x->w->counters.permits_given, (uint64_t)permits_give(x->ledger, &key->op, &x->note->sender, -n));
 }
 
 static void take_token(struct reading *x, const struct noted_key *key, const struct resp_item *item) {
@@ -373,7 +370,7 @@ static void read_key(struct reading *x, const struct noted_key *key) {
     case DEED_REMOVE:
         for (size_t i = 2; positive && i < x->request.argc; i++) {
             text = arg(x, i, &len);
-            if (permits_give_text(x->ledger, &key->op, &x->sender, text, len))
+            if (permits_give_text(x->ledger, &key->op, &x->note->sender, text, len))
                 counter_add(&x->w->counters.permits_given, 1);
         }
         break;
@@ -399,9 +396,7 @@ static void read_key(struct reading *x, const struct noted_key *key) {
 
 void permit_note_end(struct worker *w, struct session *s, struct permit_note *note, const struct call_end *end) {
     struct permit_ledger *ledger = w->shared->permits;
-    struct permit_sender sender = {
-        .session = note->session, .client = note->client, .login = note->login, .who = note->who};
-    struct reading x = {.w = w, .ledger = ledger, .note = note, .sender = sender, .reply = end->reply};
+    struct reading x = {.w = w, .ledger = ledger, .note = note, .reply = end->reply};
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     x.unknown = end->error && end->why == UPSTREAM_UNKNOWN;
     x.end = end->error ? NULL : end->reply + end->len;
@@ -412,8 +407,8 @@ void permit_note_end(struct worker *w, struct session *s, struct permit_note *no
             read_key(&x, &note->keys[i]);
     resp_request_clear(&x.request);
     if (!s && x.took && !w->stopping) {
-        bool last = client_left(w, note->client);
-        permits_leave(ledger, note->session, note->client, last, false, worker_now(w));
+        bool last = client_left(w, note->sender.client);
+        permits_leave(ledger, note->sender.session, note->sender.client, last, false, worker_now(w));
     }
     note_free(w, note);
     permits_give_back(w);
