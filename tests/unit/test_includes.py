@@ -117,7 +117,7 @@ ROOM_LAYERS = {
         ("unauthenticated", "pin_wait"),
         ("input",),
     ],
-    # proxy/session/locks/private.h says what each layer is for.
+    # docs/architecture.md says what each layer is for.
     "proxy/session/locks": [
         ("lock_commands.h", "lock_command", "command_event"),
         ("locks.h", "private.h", "lock_events"),  # the room's face, and a worker's part in locks

@@ -61,10 +61,6 @@ void script_build_before(struct session *s, struct lock_queue *queue, const stru
     build_text(s->worker, l->plan.attempt_token);
 }
 
-static bool may_be_value(const struct lock_words *words, size_t i) {
-    return words->args[i].len <= ARG_LEN_MAX;
-}
-
 void script_build_behind(struct session *s, struct lock_queue *queue, const struct lock_call *l,
                          const struct lock_words *words, size_t key_count, bool together) {
     struct worker *w = s->worker;
@@ -73,11 +69,11 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
     if (end > first + ARGS_MAX)
         end = first + ARGS_MAX;
     for (size_t i = first; i < end; i++)
-        count += may_be_value(words, i);
+        count += words->args[i].len <= ARG_LEN_MAX;
     lock_build_call(w, SCRIPT_ADOPT, queue, &l->plan.key, LOCK_HEADER_ARGS + count);
     lock_build_header(w, s->lock.client, &l->plan, NULL, 0, together ? SHAPE_TOGETHER : SHAPE_NIL);
     for (size_t i = first; i < end; i++)
-        if (may_be_value(words, i))
+        if (words->args[i].len <= ARG_LEN_MAX)
             build_bulk(w, words->bytes + words->args[i].off, words->args[i].len);
 }
 
@@ -229,14 +225,13 @@ static bool bundle_executed(struct request *request, struct bundle *b, const str
         lock_queue_answer(LIST_ENTRY(it, struct lock_call, queued), &part);
         step++;
     }
-    if (!lock_queue_asks(&b->locks)) {
-        bundle_finish(request, b, at);
-        return true;
-    }
     b->request = request;
-    text_append(&b->whole, end->reply, end->len);
-    lock_queue_vote(request->worker, &b->locks, witnessed, b);
-    return false;
+    if (b->locks.quorum)
+        text_append(&b->whole, end->reply, end->len);
+    if (lock_queue_vote(request->worker, &b->locks, witnessed, b))
+        return false;
+    bundle_finish(request, b, at);
+    return true;
 }
 
 static void bundle_done(struct call *c, const struct call_end *end) {

@@ -105,25 +105,15 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
 static __attribute__((noinline)) void tell_written(struct session *s, const struct lock_call *l,
                                                    const struct lock_result *result) {
     enum lock_verb verb = l->plan.verb;
+    enum lock_outcome outcome = result->outcome;
     bool reads = lock_verb_is(verb, VERB_SHOWS) || verb == LOCK_QUEUE_READ || verb == LOCK_INSPECT;
     bool written = false;
-    switch (result->outcome) {
-    case LOCK_GRANTED:
-    case LOCK_RELEASED:
+    if (outcome == LOCK_GRANTED || outcome == LOCK_RELEASED)
         written = verb != LOCK_SCRIPT; /* Redis, too, takes the application's script for another client */
-        break;
-    case LOCK_DONE:
-    case LOCK_ADOPTED:
-    case LOCK_OPEN:
-    case LOCK_COUNTED:
+    else if (outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN || outcome == LOCK_COUNTED)
         written = !reads && verb != LOCK_ACQUIRE;
-        break;
-    case LOCK_FREE:
+    else if (outcome == LOCK_FREE)
         written = lock_verb_is(verb, VERB_WRITES) || verb == LOCK_COUNT_UP;
-        break;
-    default:
-        break;
-    }
     if (!written)
         return;
     for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)

@@ -63,6 +63,14 @@ struct lock_refusal {
     bool lost;                 /* they name another lease; else too few have answered */
     char error[160];           /* for a client whose command has no reply for a lost attempt */
 };
+/* What is known of a queued call's lock. */
+struct lock_ballot {
+    struct lock_call *voter; /* whose vote counts for this call, perhaps its own; NULL: none. It is ended before */
+    struct lock_result result;
+    struct lock_refusal why; /* why.by NULL: it is not refused */
+    struct lock_queue *queue;
+};
+
 /* The locks of a command while witnesses are asked, and while they are released again. MSETNX and MSETEX NX acquire
  * several: if witnesses refuse one, all are released. */
 struct poll {
@@ -77,7 +85,7 @@ struct poll {
 };
 
 static void call_decided(struct poll *v);
-static void queued_decided(struct lock_ballot *b, const struct lock_refusal *why);
+static void decided(struct lock_queue *queue);
 
 /* An answer has come. After the last one the call goes on: confirmed, or with what it had acquired released again. */
 static void poll_over(void *arg) {
@@ -87,10 +95,12 @@ static void poll_over(void *arg) {
     if (--v->due > 0)
         return;
     if (!v->why.by || v->undoing) {
-        if (v->call)
+        if (v->call) {
             call_decided(v);
-        else
-            queued_decided(v->first->ballot, &v->why);
+        } else {
+            v->first->ballot->why = v->why;
+            decided(v->first->ballot->queue);
+        }
         memory_free(v);
         return;
     }
@@ -408,14 +418,6 @@ static bool witnessed(struct call *c, struct lock_call *l, const struct call_end
 
 /* ---- inside MULTI ----------------------------------------------------------------------------------- */
 
-/* What is known of a queued call's lock. */
-struct lock_ballot {
-    struct lock_call *voter; /* whose vote counts for this call, perhaps its own; NULL: none. It is ended before */
-    struct lock_result result;
-    struct lock_refusal why; /* why.by NULL: it is not refused */
-    struct lock_queue *queue;
-};
-
 #define QUEUED(n) LIST_ENTRY(n, struct lock_call, queued)
 
 void lock_queue_answer(struct lock_call *l, const struct call_end *element) {
@@ -438,7 +440,8 @@ static const struct lock_call *on_key(const struct lock_call *first, const struc
     return NULL;
 }
 
-bool lock_queue_asks(const struct lock_queue *queue) {
+/* Finds whose vote counts for each call. Returns whether there is a vote. */
+static bool voters_find(const struct lock_queue *queue) {
     bool asks = false;
     LIST_FOREACH(it, &queue->calls) {
         struct lock_call *l = QUEUED(it);
@@ -481,12 +484,9 @@ static void decided(struct lock_queue *queue) {
     queue->done(queue->arg);
 }
 
-static void queued_decided(struct lock_ballot *b, const struct lock_refusal *why) {
-    b->why = *why;
-    decided(b->queue);
-}
-
-void lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(void *arg), void *arg) {
+bool lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(void *arg), void *arg) {
+    if (!voters_find(queue))
+        return false;
     queue->due = 1;
     queue->done = done;
     queue->arg = arg;
@@ -499,6 +499,7 @@ void lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(vo
         vote(w, l, &l->ballot->result, NULL, NULL);
     }
     decided(queue);
+    return true;
 }
 
 bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,

@@ -113,23 +113,13 @@ const char *lock_quorum_lacks(const struct request_class *k) {
         const struct lock_rule *rule = class_enforced(k, i);
         quorum |= rule && rule->quorum == LOCK_QUORUM_YES;
     }
-    if (!quorum)
-        return NULL;
-    switch (lock_meaning_of(k, &lc)) {
-    case MEANS_LOCK:
-        return NULL;
-    case MEANS_CLOBBERS:
-        return lock_acquires_all(k->command, k->request, k->bytes) && !lock_clobbers_one_rule(k)
-                   ? "ERR a lock under quorum can't be acquired together with keys that are no locks of its rule; "
-                     "nothing was changed"
-                   : NULL;
-    case MEANS_SCRIPT:
-        return class_locks(k) > LOCK_SCRIPT_LOCKS_MAX
-                   ? "ERR a script can't run on that many locks under quorum; nothing was changed"
-                   : NULL;
-    default:
-        return NULL;
-    }
+    enum lock_meaning meaning = quorum ? lock_meaning_of(k, &lc) : MEANS_NOTHING;
+    if (meaning == MEANS_CLOBBERS && lock_acquires_all(k->command, k->request, k->bytes) && !lock_clobbers_one_rule(k))
+        return "ERR a lock under quorum can't be acquired together with keys that are no locks of its rule; "
+               "nothing was changed";
+    if (meaning == MEANS_SCRIPT && class_locks(k) > LOCK_SCRIPT_LOCKS_MAX)
+        return "ERR a script can't run on that many locks under quorum; nothing was changed";
+    return NULL;
 }
 
 /* ---- a command on one key ---------------------------------------------------------------------- */

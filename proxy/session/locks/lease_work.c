@@ -442,12 +442,8 @@ static void tell(struct session *s, const struct alarm_news *news) {
     text_clear(&out);
 }
 
-static struct alarm_news *news_of(struct broadcast *t) {
-    return LIST_ENTRY(t, struct alarm_news, broadcast);
-}
-
 static void visit(struct broadcast *t, struct worker *w) {
-    const struct alarm_news *news = news_of(t);
+    const struct alarm_news *news = LIST_ENTRY(t, struct alarm_news, broadcast);
     if (w->index != news->thread)
         return;
     LIST_FOREACH(it, &w->sessions) {
@@ -461,7 +457,7 @@ static void visit(struct broadcast *t, struct worker *w) {
 }
 
 static void visited(struct broadcast *t) {
-    memory_free(news_of(t));
+    memory_free(LIST_ENTRY(t, struct alarm_news, broadcast));
 }
 
 char *lock_take_lost(struct session *s) {

@@ -248,16 +248,22 @@ static void looked(struct call *c, const struct call_end *end) {
     lock_own_done(c, end);
 }
 
+/* Reads at most `count` entries between two ids. */
+static void entries_read(struct worker *w, const char *command, const char *from, const char *to, int64_t count,
+                         call_done_fn done) {
+    record_begin(w, RECORD, command, 6);
+    build_text(w, from);
+    build_text(w, to);
+    build_text(w, "COUNT");
+    build_number(w, count);
+    record_submit(w, RECORD, 0, true, done);
+}
+
 void learnt_begin(struct worker *w) {
     struct learnt_look *l = &w->locks->learnt;
     l->asking = true;
     l->looked_ms = worker_now(w);
-    record_begin(w, RECORD, "XRANGE", 6);
-    build_text(w, l->last[0] ? l->last : "-");
-    build_text(w, "+");
-    build_text(w, "COUNT");
-    build_number(w, ENTRIES_AT_ONCE);
-    record_submit(w, RECORD, 0, true, looked);
+    entries_read(w, "XRANGE", l->last[0] ? l->last : "-", "+", ENTRIES_AT_ONCE, looked);
 }
 
 /* Takes the newest entries, of which Redis sends the newest first. The next look reads them once more. */
@@ -287,12 +293,7 @@ void learnt_glance(struct worker *w) {
         return;
     locks->glancing = true;
     locks->glanced_ms = worker_now(w);
-    record_begin(w, RECORD, "XREVRANGE", 6);
-    build_text(w, "+");
-    build_text(w, "-");
-    build_text(w, "COUNT");
-    build_number(w, ENTRIES_NEWEST);
-    record_submit(w, RECORD, 0, true, glanced);
+    entries_read(w, "XREVRANGE", "+", "-", ENTRIES_NEWEST, glanced);
 }
 
 void learnt_tick(struct worker *w) {

@@ -1,14 +1,4 @@
-/*
- * A worker's part in locks, which the files of proxy/session/locks/ share.
- *
- * The room has layers, from the ground; a file calls nothing of a layer above its own:
- *
- *      lock_commands.h            what a command means to a lock
- *      lock_call.h                a call of a script: its arguments, its memory, the envelope that the script answers
- *      call_finish.h              how a call ends
- *      leases.h                   the proxy's own calls: leases that are renewed, released, taken over
- *      sending.h                  a call is sent, and its answer is taken
- *      locks.h                    whole requests, for other rooms
+/* A worker's part in locks, which the files of proxy/session/locks/ share. docs/architecture.md has the room's layers.
  */
 #pragma once
 
