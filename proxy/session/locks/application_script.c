@@ -20,7 +20,6 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/sending.h"
 
 /* A lock's value is one of the script's first ARGS_MAX arguments, and has at most ARG_LEN_MAX bytes. A script with more

@@ -10,7 +10,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/clock.h"
 #include "proxy/lock/waiting.h"
-#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/witness/witness.h"
 

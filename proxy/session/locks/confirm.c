@@ -39,8 +39,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
-#include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 #include "proxy/witness/witness.h"
 

@@ -14,7 +14,6 @@
 #include "proxy/base/bytes.h"
 #include "proxy/base/clock.h"
 #include "proxy/lock/waiting.h"
-#include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 

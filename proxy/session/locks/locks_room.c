@@ -8,7 +8,6 @@
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/leases.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 #include "proxy/witness/witness.h"

@@ -11,7 +11,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/private.h"
 
 enum { KEYS_MAX = EVENT_KEYS_MAX };

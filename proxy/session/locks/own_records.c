@@ -36,8 +36,7 @@
 #include "proxy/base/clock.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/witness/witness.h"
 
