@@ -97,7 +97,6 @@ static void bundle_free(struct bundle *b) {
     memory_free(b);
 }
 
-/* Ends the calls that have not ended with the script's result. */
 static void calls_end(struct worker *w, struct session *s, struct bundle *b, const struct call_end *end) {
     struct list_node *n;
     struct lock_answer out;
@@ -105,8 +104,7 @@ static void calls_end(struct worker *w, struct session *s, struct bundle *b, con
         lock_finish(w, s, LIST_ENTRY(n, struct lock_call, queued), end, &out);
 }
 
-/* Sends the steps of the calls that have not ended. If the session is closed (s NULL), the script's result `end` ends
- * the calls. */
+/* Sends the steps of the calls that have not ended. s NULL: the script's result `end` ends the calls. */
 static void send_steps(struct worker *w, struct session *s, const struct command *c, struct bundle *b,
                        const struct call_end *end) {
     struct resp_request r;
@@ -135,8 +133,7 @@ static void go_apart(struct request *request, struct bundle *b) {
     send_steps(w, s, c, b, &lock_not_sent_end);
 }
 
-/* Finds the elements of EXEC's array: the steps before the script, the script's reply, the steps behind it. False: the
- * array has other elements. */
+/* Finds EXEC's elements: the steps before the script, its reply, the steps behind it. False: there are others. */
 static bool elements_find(const struct bundle *b, const struct call_end *end, const char **at) {
     const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item array;
@@ -152,8 +149,7 @@ static bool elements_find(const struct bundle *b, const struct call_end *end, co
     return p != NULL;
 }
 
-/* Ends a script on locks under quorum of which nothing was executed: alone, it could not be confirmed before its reply.
- */
+/* Ends a script under quorum of which nothing was executed: alone, it could not be confirmed before its reply. */
 static void stay_together(struct request *request, struct bundle *b, const char *reply, size_t len) {
     calls_end(request->worker, request->session, b, &lock_not_sent_end);
     request_reply(request, reply, len, true);
@@ -209,8 +205,7 @@ static bool bundle_executed(struct request *request, struct bundle *b, const str
     }
     const char *reply = at[b->count];
     size_t len = (size_t)(at[b->count + 1] - reply);
-    /* A node's refusal of writes that passes soon: nothing was executed, and this node or another one takes the script
-     * soon. */
+    /* A node refuses writes for a while: nothing was executed, and some node takes the script soon. */
     if (reply[0] == '-' && len > 3 && upstream_error_passes(request->worker->upstream, reply + 1, len - 3, true)) {
         if (b->locks.quorum)
             stay_together(request, b, reply, len);

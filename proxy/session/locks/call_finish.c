@@ -43,8 +43,7 @@ static void add_number(struct text *t, const char *name, uint64_t number) {
     text_commit(t, resp_header_write(at, ':', (int64_t)number));
 }
 
-/* Answers PROXY LOCK, a map in RESP3: adds to the script's pairs the connection that holds the lock, and the sessions
- * that wait for it at this proxy. */
+/* Answers PROXY LOCK, a map in RESP3: the script's pairs, the holder's connection, and the sessions that wait here. */
 static void answer_map(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
     enum { WAITERS_SHOWN = 32, ADDED = 3 };
     const struct proxy_shared *shared = w->shared;

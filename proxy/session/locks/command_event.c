@@ -1,7 +1,4 @@
-/*
- * What a command alone says of a lock, without its reply, in live traffic, audit and MONITOR's lines. This file keeps
- * no state, and knows no session.
- */
+/* What a command alone says of a lock, in live traffic, audit and MONITOR's lines. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +23,6 @@ static int64_t expiry_ms(int64_t n, bool seconds, bool absolute, int64_t now_ms)
     return ms > 0 ? ms : PTTL_GONE;
 }
 
-/* Returns the expiry that the options of SET or GETEX set, from argument `i` on. */
 static int64_t expiry_of_options(const struct resp_request *r, const char *bytes, size_t i, int64_t fallback,
                                  int64_t now_ms) {
     for (; i < r->argc; i++) {
@@ -159,8 +155,7 @@ bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t 
         *lc = (struct lock_command){.verb = LOCK_INSPECT, .value_at = value_at};
         effect = EFFECT_DONE;
     }
-    /* For PROXY ADVISE MSETNX and MSETEX NX acquire all of their keys, HDEL releases, and HINCRBY writes: most hashes
-     * with counts are data. */
+    /* For PROXY ADVISE HDEL releases, and HINCRBY writes: most hashes with counts are data. */
     if (!kinds && lock_acquires_all(c, r, bytes))
         *lc = (struct lock_command){
             .verb = LOCK_ACQUIRE, .script = SCRIPT_ACQUIRE, .value_at = index + 1, .shape = SHAPE_INT};

@@ -62,7 +62,6 @@ struct lock_refusal {
     bool lost;                 /* they name another lease; else too few have answered */
     char error[160];           /* for a client whose command has no reply for a lost attempt */
 };
-/* What is known of a queued call's lock. */
 struct lock_ballot {
     struct lock_call *voter; /* whose vote counts for this call, perhaps its own; NULL: none. It is ended before */
     struct lock_result result;
@@ -70,8 +69,7 @@ struct lock_ballot {
     struct lock_queue *queue;
 };
 
-/* The locks of a command while witnesses are asked, and while they are released again. MSETNX and MSETEX NX acquire
- * several: if witnesses refuse one, all are released. */
+/* The locks of a command while witnesses are asked. MSETNX acquires several: if one is refused, all are released. */
 struct poll {
     struct worker *worker;
     struct lock_call *first; /* of the ring of calls */
@@ -160,8 +158,7 @@ static void quorum_undone(void *arg) {
     memory_free(q);
 }
 
-/* The witnesses have not confirmed a call; `error` NULL: they name another lease. The client hears of it when the lock
- * has been released. */
+/* The witnesses have not confirmed a call; `error` NULL: they name another lease. The lock is released first. */
 static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const char *error) {
     q->why.by = q->lock;
     q->why.lost = !error;
@@ -313,8 +310,7 @@ static bool has_extended(const struct lock_call *l, const struct lock_result *r)
     return own && writes && r->fence > 0 && (r->pttl_ms >= 0 || r->pttl_ms == PTTL_NONE);
 }
 
-/* Whether a release finds no lock, although its claim's lease has not ended: a failover has forgotten the lock. The
- * release then ends as lock_released_end says. */
+/* Whether a release finds no lock, although its claim's lease has not ended: a failover has forgotten the lock. */
 static bool release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
     return l->plan.verb == LOCK_RELEASE && l->shape == SHAPE_INT &&
            (r->outcome == LOCK_FREE || r->outcome == LOCK_HELD) && l->plan.claim != 0 &&

@@ -19,8 +19,7 @@
 
 /* ---- one command after another on a key ------------------------------------------------------- */
 
-/* A key's place in the table of busy keys, from a few of its bytes. Commands on keys that share a place wait for each
- * other. */
+/* A key's place in the table of busy keys. Commands on keys that share a place wait for each other. */
 static inline unsigned busy_place(const char *key, size_t len) {
     struct bytes_ends e = bytes_ends(key, len);
     return (unsigned)((((e.head << 1) ^ e.tail) * 0x9e3779b97f4a7c15u + len) >> 60) % BUSY_PLACES;
@@ -288,8 +287,7 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
 
 /* ---- commands that remove or replace whole keys --------------------------------------------------- */
 
-/* One script checks the leases of all locks among the keys. If no lease forbids it, the script runs the command
- * unchanged (line 15 of docs/locks.md). */
+/* One script checks the leases of all locks among the keys, and runs the command (line 15 of docs/locks.md). */
 
 /* Whether an earlier one of the arguments in `found` is the same key. */
 static bool named_before(const struct lock_words *words, const uint32_t *found, size_t i) {
@@ -303,7 +301,6 @@ static bool named_before(const struct lock_words *words, const uint32_t *found, 
     return false;
 }
 
-/* Begins the call for the lock key at argument `at`. */
 static struct lock_call *begin_one(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                    const struct lock_words *words, size_t at) {
     size_t len, name_len;

@@ -88,8 +88,7 @@ static void renewed_heard(void *arg, const struct witness_word *word) {
     memory_free(r);
 }
 
-/* Ends a renewal: tells the engine, as engine_renewed does, what became of it. If Redis has renewed a lease under
- * quorum, the witnesses are asked first. */
+/* Ends a renewal: the engine hears of it. If Redis has renewed a lease under quorum, the witnesses are asked first. */
 static void renewed(struct worker *w, struct lease_work *r, const struct lock_result *result) {
     const struct lock_lease *lease = &r->lease;
     if (!lease->quorum || result->outcome != LOCK_DONE || !w->witnesses) {
@@ -277,7 +276,6 @@ static void renewals_done(struct call *c, const struct call_end *end) {
     lock_own_done(c, end);
 }
 
-/* Sends renewals that may go together. */
 static void submit(struct worker *w, struct lease_work *const *renewals, size_t count) {
     struct lease_work *first = renewals[0];
     const struct lock_lease *lease = &first->lease;

@@ -58,7 +58,6 @@ static void record_submit(struct worker *w, const char *name, uint32_t login, bo
     call_submit_lane(&r->call, slot_of_key(name, strlen(name)), &lane, w->build.data, w->build.len);
 }
 
-/* Whether the record's node is out of reach. */
 static bool record_lost(struct worker *w, const char *name) {
     return upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(name, strlen(name))));
 }
@@ -202,8 +201,7 @@ static bool fields_read(const char **p, const char *over, int64_t count, struct 
     return f->identity && f->rule && f->pattern && f->identity_len <= LOCK_IDENTITY_MAX && (f->facts || f->over);
 }
 
-/* Reads one entry from *p on, unless `last` (of LEARNT_ID_MAX bytes) has its id. Copies the id there. False: the bytes
- * are no entry of a stream. */
+/* Reads one entry, unless `last` (of LEARNT_ID_MAX bytes) has its id, which goes there. False: it is no entry. */
 static bool fact_read(struct worker *w, const char **p, const char *over, char *last) {
     struct resp_item pair, id, fields;
     const char *at = *p;

@@ -116,8 +116,8 @@ static bool record_read(const struct worker *w, const struct lock_client *client
     return true;
 }
 
-/* Writes the short text (common.lua) for the guard record that has refused an attempt. Returns its length; 0: the lease
- * is the attempt's own, or the record has an unknown form. */
+/* Writes the short text (common.lua) for the guard record that has refused an attempt. Returns its length; 0: the
+ * lease is the attempt's own, or the record has an unknown form. */
 static size_t refusal(const struct call *c, const char *record, size_t len, char out[LOCK_ANSWER_MAX]) {
     const struct lock_call *l = c->lock;
     struct short_record r;
@@ -309,7 +309,6 @@ static void frees_answered(struct call *c, const struct call_end *end) {
     }
 }
 
-/* Takes a release out of the list. */
 static void free_take(struct lock_call *l) {
     struct session *s = l->call->request->session;
     list_remove(&l->link);
@@ -335,7 +334,6 @@ static bool goes_with(const struct lock_call *first, const struct lock_call *l) 
     return first->plan.hash != l->plan.hash;
 }
 
-/* Sends what has been kept in this turn. */
 static void frees_flush(struct worker *w, struct worker_job *job) {
     struct list_node *n, *frees = &w->locks->frees;
     while ((n = list_first(frees))) {

@@ -118,15 +118,13 @@ static void permits_give_back(struct worker *w) {
         give_back(w, p);
 }
 
-/* Whether the client (lock_client_hash) has no session any more. Never in a process that leaves: its new connections go
- * to another process. */
+/* Whether the client has no session any more. Never in a process that leaves: its connections go to another one. */
 static bool client_left(struct worker *w, uint64_t client) {
     return !w->leaving && !engine_client_connected(w->shared->engine, client);
 }
 
 /* ---- deeds ------------------------------------------------------------------------------------------ */
 
-/* What a command does to a semaphore. */
 enum permit_deed {
     DEED_NONE,
     DEED_COUNT, /* INCR, DECR, INCRBY, DECRBY */
