@@ -112,13 +112,6 @@ static void poll_over(void *arg) {
     poll_over(v);
 }
 
-static void poll_heard(void *arg, const struct lock_refusal *why) {
-    struct poll *v = arg;
-    if (why && !v->why.by)
-        v->why = *why;
-    poll_over(v);
-}
-
 /* One lock while the witnesses are asked. */
 struct quorum {
     struct request_owner owner; /* must be the first field */
@@ -133,7 +126,7 @@ struct quorum {
     uint64_t fence;
     char over[WITNESS_TOKEN_MAX];
     struct witness_word word; /* the last votes */
-    struct lock_refusal why;
+    struct lock_refusal why;  /* why.by NULL: it is not refused */
 };
 
 /* ---- witnesses: the end ------------------------------------------------------------------------------- */
@@ -151,10 +144,12 @@ static struct call_end refused_end(const struct lock_call *l, const struct sessi
     return (struct call_end){.error = why->error, .why = UPSTREAM_NOT_SENT};
 }
 
-/* Redis has nothing any more of what was refused. */
-static void quorum_undone(void *arg) {
+/* The witnesses have confirmed, or Redis has nothing any more of what they refused. */
+static void quorum_over(void *arg) {
     struct quorum *q = arg;
-    poll_heard(q->poll, &q->why);
+    if (q->why.by && !q->poll->why.by)
+        q->poll->why = q->why;
+    poll_over(q->poll);
     memory_free(q);
 }
 
@@ -167,9 +162,9 @@ static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const ch
     q->why.result.witnesses = (uint8_t)q->word.vote.count;
     snprintf(q->why.error, sizeof(q->why.error), "%s", error ? error : REMEMBERED);
     if (q->acquires)
-        lock_undo(q->worker, q->lock, quorum_undone, q);
+        lock_undo(q->worker, q->lock, quorum_over, q);
     else
-        quorum_undone(q);
+        quorum_over(q);
 }
 
 static void quorum_unconfirmed(struct quorum *q) {
@@ -262,8 +257,7 @@ static void quorum_heard(void *arg, const struct witness_word *word) {
         l->witnessed = true;
         l->waited_ms += worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
         l->raised_fence = q->raises > 0 ? q->fence : 0;
-        poll_heard(q->poll, NULL);
-        memory_free(q);
+        quorum_over(q);
     } else if (verdict == VERDICT_LOW && q->acquires && q->raises < RAISES_MAX && !late) {
         for (unsigned i = 0; i < word->vote.count; i++) /* above all that the witnesses know */
             if (word->fences[i] >= q->fence)

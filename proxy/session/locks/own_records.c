@@ -398,24 +398,21 @@ struct takeover {
     char entry[];
 };
 
-static void takeover_free(struct takeover *t) {
-    t->worker->own_works--;
+/* Ends a takeover. `done`: the lease is this proxy's now. */
+static void takeover_end(struct takeover *t, bool done) {
+    struct worker *w = t->worker;
+    if (done) {
+        engine_inherited(w->shared->engine, &t->left, t->rule, t->login, t->token, &t->result, worker_now(w));
+        worker_engine_due(w, t->rule->lease_ms / 3);
+    }
+    w->own_works--;
     lock_rules_unref(t->rule->set);
     memory_free(t);
 }
 
-static void inherit(struct takeover *t) {
-    struct worker *w = t->worker;
-    engine_inherited(w->shared->engine, &t->left, t->rule, t->login, t->token, &t->result, worker_now(w));
-    worker_engine_due(w, t->rule->lease_ms / 3);
-}
-
 /* The witnesses have heard that the lease has another token now. If they do not confirm it, it is not renewed. */
 static void witnessed(void *arg, const struct witness_word *word) {
-    struct takeover *t = arg;
-    if (vote_verdict(&word->vote) == VERDICT_GRANTED)
-        inherit(t);
-    takeover_free(t);
+    takeover_end(arg, vote_verdict(&word->vote) == VERDICT_GRANTED);
 }
 
 static void taken_over(struct call *c, const struct call_end *end) {
@@ -443,9 +440,7 @@ static void taken_over(struct call *c, const struct call_end *end) {
                      w->config->witness_timeout_ms, witnessed, t);
         return;
     }
-    if (done)
-        inherit(t);
-    takeover_free(t);
+    takeover_end(t, done);
 }
 
 /* Takes over the lease of an entry, if its owner is here and the proxy would renew it. */

@@ -294,8 +294,19 @@ static void take_token(struct reading *x, const struct noted_key *key, const str
         take(x, key, &(struct permit_take){.shape = PERMIT_TOKEN, .text = item->str, .len = item->len});
 }
 
+/* Reads the tokens of LPOP, or BLPOP's reply: the key, and the token. If the node was lost, BLPOP has most likely
+ * waited.
+ */
 static void read_pop(struct reading *x, const struct noted_key *key) {
     struct resp_item item;
+    size_t len;
+    const char *own = arg(x, key->at, &len), *p = x->reply;
+    if (x->note->deed == DEED_BPOP) {
+        if (x->first.type == '*' && x->first.num == 2 && resp_item_read(&p, x->end, &item) && item.len == len &&
+            memcmp(item.str, own, len) == 0 && resp_item_read(&p, x->end, &item) && !x->took)
+            take_token(x, key, &item);
+        return;
+    }
     if (x->unknown) {
         lost(x, key, "the node was lost: whether a token was taken is not known, so none is given back");
         return;
@@ -303,18 +314,6 @@ static void read_pop(struct reading *x, const struct noted_key *key) {
     take_token(x, key, &x->first);
     for (int64_t i = 0; x->first.type == '*' && i < x->first.num && resp_item_read(&x->reply, x->end, &item); i++)
         take_token(x, key, &item);
-}
-
-/* Reads BLPOP's reply: the key, and the token. If the node was lost, the command has most likely waited. */
-static void read_bpop(struct reading *x, const struct noted_key *key) {
-    const char *p = x->reply;
-    struct resp_item name, token;
-    size_t len;
-    const char *own = arg(x, key->at, &len);
-    bool pair = x->first.type == '*' && x->first.num == 2 && resp_item_read(&p, x->end, &name) &&
-                resp_item_read(&p, x->end, &token);
-    if (pair && name.len == len && memcmp(name.str, own, len) == 0 && !x->took)
-        take_token(x, key, &token);
 }
 
 /* Reads which members ZADD has added. A reply that is neither 0 nor their number does not tell. */
@@ -359,10 +358,8 @@ static void read_key(struct reading *x, const struct noted_key *key) {
         read_count(x, key);
         break;
     case DEED_POP:
-        read_pop(x, key);
-        break;
     case DEED_BPOP:
-        read_bpop(x, key);
+        read_pop(x, key);
         break;
     case DEED_PUSH:
     case DEED_REMOVE:
