@@ -114,13 +114,13 @@ ROOM_LAYERS = {
          "broadcast", "class", "session_worker"),
         ("session", "request", "input", "unauthenticated"),
     ],
-    # proxy/session/locks/private.h says what each layer is for.
+    # docs/architecture.md says what each layer is for.
     "proxy/session/locks": [
         ("lock_commands.h", "lock_command", "command_event"),
         ("locks.h", "private.h", "lock_events"),  # the room's face, and a worker's part in locks
         ("lock_call.h", "lock_args", "lock_call"),
-        ("call_finish.h", "call_finish", "handover"),
-        ("leases.h", "lease_work", "own_records"),
+        ("call_finish", "handover"),
+        ("lease_work", "own_records"),
         ("sending.h", "sending", "short_form", "confirm"),
         ("flow", "application_script", "observed_command", "locks_room"),
     ],

@@ -20,7 +20,6 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/sending.h"
 
 /* A lock's value is one of the script's first ARGS_MAX arguments, and has at most ARG_LEN_MAX bytes. A script with more
@@ -61,10 +60,6 @@ void script_build_before(struct session *s, struct lock_queue *queue, const stru
     build_text(s->worker, l->plan.attempt_token);
 }
 
-static bool may_be_value(const struct lock_words *words, size_t i) {
-    return words->args[i].len <= ARG_LEN_MAX;
-}
-
 void script_build_behind(struct session *s, struct lock_queue *queue, const struct lock_call *l,
                          const struct lock_words *words, size_t key_count, bool together) {
     struct worker *w = s->worker;
@@ -73,11 +68,11 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
     if (end > first + ARGS_MAX)
         end = first + ARGS_MAX;
     for (size_t i = first; i < end; i++)
-        count += may_be_value(words, i);
+        count += words->args[i].len <= ARG_LEN_MAX;
     lock_build_call(w, SCRIPT_ADOPT, queue, &l->plan.key, LOCK_HEADER_ARGS + count);
     lock_build_header(w, s->lock.client, &l->plan, NULL, 0, together ? SHAPE_TOGETHER : SHAPE_NIL);
     for (size_t i = first; i < end; i++)
-        if (may_be_value(words, i))
+        if (words->args[i].len <= ARG_LEN_MAX)
             build_bulk(w, words->bytes + words->args[i].off, words->args[i].len);
 }
 
@@ -102,7 +97,6 @@ static void bundle_free(struct bundle *b) {
     memory_free(b);
 }
 
-/* Ends the calls that have not ended with the script's result. */
 static void calls_end(struct worker *w, struct session *s, struct bundle *b, const struct call_end *end) {
     struct list_node *n;
     struct lock_answer out;
@@ -110,8 +104,7 @@ static void calls_end(struct worker *w, struct session *s, struct bundle *b, con
         lock_finish(w, s, LIST_ENTRY(n, struct lock_call, queued), end, &out);
 }
 
-/* Sends the steps of the calls that have not ended. If the session is closed (s NULL), the script's result `end` ends
- * the calls. */
+/* Sends the steps of the calls that have not ended. s NULL: the script's result `end` ends the calls. */
 static void send_steps(struct worker *w, struct session *s, const struct command *c, struct bundle *b,
                        const struct call_end *end) {
     struct resp_request r;
@@ -140,8 +133,7 @@ static void go_apart(struct request *request, struct bundle *b) {
     send_steps(w, s, c, b, &lock_not_sent_end);
 }
 
-/* Finds the elements of EXEC's array: the steps before the script, the script's reply, the steps behind it. False: the
- * array has other elements. */
+/* Finds EXEC's elements: the steps before the script, its reply, the steps behind it. False: there are others. */
 static bool elements_find(const struct bundle *b, const struct call_end *end, const char **at) {
     const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item array;
@@ -157,8 +149,7 @@ static bool elements_find(const struct bundle *b, const struct call_end *end, co
     return p != NULL;
 }
 
-/* Ends a script on locks under quorum of which nothing was executed: alone, it could not be confirmed before its reply.
- */
+/* Ends a script under quorum of which nothing was executed: alone, it could not be confirmed before its reply. */
 static void stay_together(struct request *request, struct bundle *b, const char *reply, size_t len) {
     calls_end(request->worker, request->session, b, &lock_not_sent_end);
     request_reply(request, reply, len, true);
@@ -214,8 +205,7 @@ static bool bundle_executed(struct request *request, struct bundle *b, const str
     }
     const char *reply = at[b->count];
     size_t len = (size_t)(at[b->count + 1] - reply);
-    /* A node's refusal of writes that passes soon: nothing was executed, and this node or another one takes the script
-     * soon. */
+    /* A node refuses writes for a while: nothing was executed, and some node takes the script soon. */
     if (reply[0] == '-' && len > 3 && upstream_error_passes(request->worker->upstream, reply + 1, len - 3, true)) {
         if (b->locks.quorum)
             stay_together(request, b, reply, len);
@@ -229,14 +219,13 @@ static bool bundle_executed(struct request *request, struct bundle *b, const str
         lock_queue_answer(LIST_ENTRY(it, struct lock_call, queued), &part);
         step++;
     }
-    if (!lock_queue_asks(&b->locks)) {
-        bundle_finish(request, b, at);
-        return true;
-    }
     b->request = request;
-    text_append(&b->whole, end->reply, end->len);
-    lock_queue_vote(request->worker, &b->locks, witnessed, b);
-    return false;
+    if (b->locks.quorum)
+        text_append(&b->whole, end->reply, end->len);
+    if (lock_queue_vote(request->worker, &b->locks, witnessed, b))
+        return false;
+    bundle_finish(request, b, at);
+    return true;
 }
 
 static void bundle_done(struct call *c, const struct call_end *end) {
@@ -267,8 +256,15 @@ static void bundle_done(struct call *c, const struct call_end *end) {
 
 /* ---- the beginning ----------------------------------------------------------------------------- */
 
-/* Sends a script with its steps in one transaction. */
-static void dispatch_together(struct session *s, const struct request_class *k) {
+void script_dispatch(struct session *s, const struct request_class *k) {
+    size_t locks = class_locks(k);
+    if (locks == 0 || locks > LOCKS_TOGETHER_MAX) {
+        session_forward(s, k->command, k->request, k->bytes, k->slot);
+        for (size_t i = 0; i < k->key_count; i++)
+            if (class_enforced(k, i))
+                step_submit(s, k->command, script_begin(s, NULL, k, i), k->request, k->bytes, k->key_count);
+        return;
+    }
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";
     const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
     const struct text *build = &s->worker->build;
@@ -312,16 +308,4 @@ static void dispatch_together(struct session *s, const struct request_class *k) 
     request_own(request, &b->owner, &request_owner_silent);
     call_submit_together(&request->call, (uint8_t)(2 * b->count + 2), b->slot, all.data, all.len);
     text_clear(&all);
-}
-
-void script_dispatch(struct session *s, const struct request_class *k) {
-    size_t locks = class_locks(k);
-    if (locks > 0 && locks <= LOCKS_TOGETHER_MAX) {
-        dispatch_together(s, k);
-        return;
-    }
-    session_forward(s, k->command, k->request, k->bytes, k->slot);
-    for (size_t i = 0; i < k->key_count; i++)
-        if (class_enforced(k, i))
-            step_submit(s, k->command, script_begin(s, NULL, k, i), k->request, k->bytes, k->key_count);
 }

@@ -10,7 +10,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/clock.h"
 #include "proxy/lock/waiting.h"
-#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/witness/witness.h"
 
@@ -43,8 +43,7 @@ static void add_number(struct text *t, const char *name, uint64_t number) {
     text_commit(t, resp_header_write(at, ':', (int64_t)number));
 }
 
-/* Answers PROXY LOCK, a map in RESP3: adds to the script's pairs the connection that holds the lock, and the sessions
- * that wait for it at this proxy. */
+/* Answers PROXY LOCK, a map in RESP3: the script's pairs, the holder's connection, and the sessions that wait here. */
 static void answer_map(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
     enum { WAITERS_SHOWN = 32, ADDED = 3 };
     const struct proxy_shared *shared = w->shared;
@@ -105,25 +104,15 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
 static __attribute__((noinline)) void tell_written(struct session *s, const struct lock_call *l,
                                                    const struct lock_result *result) {
     enum lock_verb verb = l->plan.verb;
+    enum lock_outcome outcome = result->outcome;
     bool reads = lock_verb_is(verb, VERB_SHOWS) || verb == LOCK_QUEUE_READ || verb == LOCK_INSPECT;
     bool written = false;
-    switch (result->outcome) {
-    case LOCK_GRANTED:
-    case LOCK_RELEASED:
+    if (outcome == LOCK_GRANTED || outcome == LOCK_RELEASED)
         written = verb != LOCK_SCRIPT; /* Redis, too, takes the application's script for another client */
-        break;
-    case LOCK_DONE:
-    case LOCK_ADOPTED:
-    case LOCK_OPEN:
-    case LOCK_COUNTED:
+    else if (outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN || outcome == LOCK_COUNTED)
         written = !reads && verb != LOCK_ACQUIRE;
-        break;
-    case LOCK_FREE:
+    else if (outcome == LOCK_FREE)
         written = lock_verb_is(verb, VERB_WRITES) || verb == LOCK_COUNT_UP;
-        break;
-    default:
-        break;
-    }
     if (!written)
         return;
     for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)

@@ -1,9 +1,4 @@
-/*
- * What a command alone says of a lock, without its reply: live traffic, audit and MONITOR's lines are read by this
- * file.
- *
- * It keeps no state, and knows no session.
- */
+/* What a command alone says of a lock, in live traffic, audit and MONITOR's lines. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +23,6 @@ static int64_t expiry_ms(int64_t n, bool seconds, bool absolute, int64_t now_ms)
     return ms > 0 ? ms : PTTL_GONE;
 }
 
-/* Returns the expiry that the options of SET or GETEX set, from argument `i` on. */
 static int64_t expiry_of_options(const struct resp_request *r, const char *bytes, size_t i, int64_t fallback,
                                  int64_t now_ms) {
     for (; i < r->argc; i++) {
@@ -48,23 +42,15 @@ static int64_t expiry_of_options(const struct resp_request *r, const char *bytes
 static int64_t expiry_of(const struct command *c, const struct resp_request *r, const char *bytes, int64_t now_ms) {
     enum lock_row_expiry how = lock_row_of(c)->expiry;
     int64_t n;
-    switch (how) {
-    case EXPIRY_KEPT:
-        break;
-    case EXPIRY_NONE:
+    if (how == EXPIRY_NONE)
         return PTTL_NONE;
-    case EXPIRY_SET:
+    if (how == EXPIRY_SET)
         return expiry_of_options(r, bytes, 3, PTTL_NONE, now_ms);
-    case EXPIRY_GETEX:
+    if (how == EXPIRY_GETEX)
         return expiry_of_options(r, bytes, 2, PTTL_UNKNOWN, now_ms);
-    case EXPIRY_SECONDS:
-    case EXPIRY_MILLISECONDS:
-    case EXPIRY_AT_SECONDS:
-    case EXPIRY_AT_MILLISECONDS:
-        if (number_at(r, bytes, 2, &n))
-            return expiry_ms(n, how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS,
-                             how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS, now_ms);
-    }
+    if (how >= EXPIRY_SECONDS && number_at(r, bytes, 2, &n))
+        return expiry_ms(n, how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS,
+                         how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS, now_ms);
     return PTTL_UNKNOWN;
 }
 
@@ -72,27 +58,19 @@ static int64_t expiry_of(const struct command *c, const struct resp_request *r, 
 
 /* By how much the command counts. 0: the reply cannot tell which session has the lock. */
 static int64_t counts_by(const struct command *c, const struct resp_request *r, const char *bytes) {
-    int64_t n;
-    switch ((enum lock_row_count)lock_row_of(c)->counts) {
-    case COUNTS_NOT:
-        break;
-    case COUNTS_ONE:
-        return 1;
-    case COUNTS_ARGUMENT:
-    case COUNTS_FIELD:
-        return number_at(r, bytes, lock_row_of(c)->counts == COUNTS_FIELD ? 3 : 2, &n) && n != INT64_MIN
-                   ? (n < 0 ? -n : n)
-                   : 0;
-    case COUNTS_BYTES:
-        return (int64_t)r->argv[2].len;
-    case COUNTS_ARGUMENTS:
-        return (int64_t)r->argc - 2;
-    }
-    return 0;
+    enum lock_row_count counts = lock_row_of(c)->counts;
+    int64_t n = counts == COUNTS_ONE;
+    if (counts == COUNTS_BYTES)
+        n = (int64_t)r->argv[2].len;
+    else if (counts == COUNTS_ARGUMENTS)
+        n = (int64_t)r->argc - 2;
+    else if ((counts == COUNTS_ARGUMENT || counts == COUNTS_FIELD) &&
+             (!number_at(r, bytes, counts == COUNTS_FIELD ? 3 : 2, &n) || n == INT64_MIN))
+        return 0;
+    return n < 0 ? -n : n;
 }
 
-/* Finds what the command means to one of its keys, whose rule has these kinds. Returns false if the command has no
- * meaning for a lock. */
+/* Finds what the command means to one of its keys, whose rule has these kinds. False: nothing. */
 static bool command_on_key(const struct command_sent *sent, uint32_t index, unsigned kinds, struct lock_command *lc,
                            enum lock_effect *effect) {
     const struct command *c = sent->command;
@@ -133,8 +111,7 @@ static bool score_is_now(const struct resp_request *r, const char *bytes, size_t
     return end != text && *end == '\0' && ms > now - NEAR_MS && ms < now + NEAR_MS;
 }
 
-/* Finds what a command does to a semaphore, and sets *value_at to its token or member. Commands on several tokens or
- * members at once are none of a semaphore's. */
+/* What a command does to a semaphore; *value_at is its token or member. A command on several at once is none. */
 static enum permit_sight permit_of(const struct command *c, const struct resp_request *r, const char *bytes,
                                    int64_t now_ms, uint32_t *value_at) {
     *value_at = 0;
@@ -178,8 +155,7 @@ bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t 
         *lc = (struct lock_command){.verb = LOCK_INSPECT, .value_at = value_at};
         effect = EFFECT_DONE;
     }
-    /* If no rule applies, only PROXY ADVISE asks. MSETNX and MSETEX NX then acquire all of their keys, HDEL releases,
-     * and HINCRBY writes: most hashes with counts are data. */
+    /* For PROXY ADVISE HDEL releases, and HINCRBY writes: most hashes with counts are data. */
     if (!kinds && lock_acquires_all(c, r, bytes))
         *lc = (struct lock_command){
             .verb = LOCK_ACQUIRE, .script = SCRIPT_ACQUIRE, .value_at = index + 1, .shape = SHAPE_INT};
@@ -259,7 +235,7 @@ bool event_script_acquires(const struct advise_text *text) {
     return text->kind == ADVISE_SCRIPT_ACQUIRES || text->kind == ADVISE_SCRIPT_ENTERS;
 }
 
-/* Returns the argument index of a script's ARGV with this number, behind `keys` keys. 0: there is none. */
+/* The argument index of a script's ARGV with this number, behind `keys` keys; 0: none. */
 static uint32_t script_arg(const struct resp_request *r, uint8_t number, int64_t keys) {
     size_t at = number && number != ADVISE_LITERAL ? 2 + (size_t)keys + number : 0;
     return at < r->argc ? (uint32_t)at : 0;

@@ -39,8 +39,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
-#include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 #include "proxy/witness/witness.h"
 
@@ -63,8 +62,14 @@ struct lock_refusal {
     bool lost;                 /* they name another lease; else too few have answered */
     char error[160];           /* for a client whose command has no reply for a lost attempt */
 };
-/* The locks of a command while witnesses are asked, and while they are released again. MSETNX and MSETEX NX acquire
- * several: if witnesses refuse one, all are released. */
+struct lock_ballot {
+    struct lock_call *voter; /* whose vote counts for this call, perhaps its own; NULL: none. It is ended before */
+    struct lock_result result;
+    struct lock_refusal why; /* why.by NULL: it is not refused */
+    struct lock_queue *queue;
+};
+
+/* The locks of a command while witnesses are asked. MSETNX acquires several: if one is refused, all are released. */
 struct poll {
     struct worker *worker;
     struct lock_call *first; /* of the ring of calls */
@@ -77,7 +82,7 @@ struct poll {
 };
 
 static void call_decided(struct poll *v);
-static void queued_decided(struct lock_ballot *b, const struct lock_refusal *why);
+static void decided(struct lock_queue *queue);
 
 /* An answer has come. After the last one the call goes on: confirmed, or with what it had acquired released again. */
 static void poll_over(void *arg) {
@@ -87,10 +92,12 @@ static void poll_over(void *arg) {
     if (--v->due > 0)
         return;
     if (!v->why.by || v->undoing) {
-        if (v->call)
+        if (v->call) {
             call_decided(v);
-        else
-            queued_decided(v->first->ballot, &v->why);
+        } else {
+            v->first->ballot->why = v->why;
+            decided(v->first->ballot->queue);
+        }
         memory_free(v);
         return;
     }
@@ -102,13 +109,6 @@ static void poll_over(void *arg) {
             lock_undo(v->worker, l, poll_over, v);
         }
     while ((l = lock_call_next(l)) != v->first);
-    poll_over(v);
-}
-
-static void poll_heard(void *arg, const struct lock_refusal *why) {
-    struct poll *v = arg;
-    if (why && !v->why.by)
-        v->why = *why;
     poll_over(v);
 }
 
@@ -126,7 +126,7 @@ struct quorum {
     uint64_t fence;
     char over[WITNESS_TOKEN_MAX];
     struct witness_word word; /* the last votes */
-    struct lock_refusal why;
+    struct lock_refusal why;  /* why.by NULL: it is not refused */
 };
 
 /* ---- witnesses: the end ------------------------------------------------------------------------------- */
@@ -144,15 +144,16 @@ static struct call_end refused_end(const struct lock_call *l, const struct sessi
     return (struct call_end){.error = why->error, .why = UPSTREAM_NOT_SENT};
 }
 
-/* Redis has nothing any more of what was refused. */
-static void quorum_undone(void *arg) {
+/* The witnesses have confirmed, or Redis has nothing any more of what they refused. */
+static void quorum_over(void *arg) {
     struct quorum *q = arg;
-    poll_heard(q->poll, &q->why);
+    if (q->why.by && !q->poll->why.by)
+        q->poll->why = q->why;
+    poll_over(q->poll);
     memory_free(q);
 }
 
-/* The witnesses have not confirmed a call; `error` NULL: they name another lease. The client hears of it when the lock
- * has been released. */
+/* The witnesses have not confirmed a call; `error` NULL: they name another lease. The lock is released first. */
 static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const char *error) {
     q->why.by = q->lock;
     q->why.lost = !error;
@@ -161,9 +162,9 @@ static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const ch
     q->why.result.witnesses = (uint8_t)q->word.vote.count;
     snprintf(q->why.error, sizeof(q->why.error), "%s", error ? error : REMEMBERED);
     if (q->acquires)
-        lock_undo(q->worker, q->lock, quorum_undone, q);
+        lock_undo(q->worker, q->lock, quorum_over, q);
     else
-        quorum_undone(q);
+        quorum_over(q);
 }
 
 static void quorum_unconfirmed(struct quorum *q) {
@@ -256,8 +257,7 @@ static void quorum_heard(void *arg, const struct witness_word *word) {
         l->witnessed = true;
         l->waited_ms += worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
         l->raised_fence = q->raises > 0 ? q->fence : 0;
-        poll_heard(q->poll, NULL);
-        memory_free(q);
+        quorum_over(q);
     } else if (verdict == VERDICT_LOW && q->acquires && q->raises < RAISES_MAX && !late) {
         for (unsigned i = 0; i < word->vote.count; i++) /* above all that the witnesses know */
             if (word->fences[i] >= q->fence)
@@ -304,8 +304,7 @@ static bool has_extended(const struct lock_call *l, const struct lock_result *r)
     return own && writes && r->fence > 0 && (r->pttl_ms >= 0 || r->pttl_ms == PTTL_NONE);
 }
 
-/* Whether a release finds no lock, although its claim's lease has not ended: a failover has forgotten the lock. The
- * release then ends as lock_released_end says. */
+/* Whether a release finds no lock, although its claim's lease has not ended: a failover has forgotten the lock. */
 static bool release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
     return l->plan.verb == LOCK_RELEASE && l->shape == SHAPE_INT &&
            (r->outcome == LOCK_FREE || r->outcome == LOCK_HELD) && l->plan.claim != 0 &&
@@ -408,14 +407,6 @@ static bool witnessed(struct call *c, struct lock_call *l, const struct call_end
 
 /* ---- inside MULTI ----------------------------------------------------------------------------------- */
 
-/* What is known of a queued call's lock. */
-struct lock_ballot {
-    struct lock_call *voter; /* whose vote counts for this call, perhaps its own; NULL: none. It is ended before */
-    struct lock_result result;
-    struct lock_refusal why; /* why.by NULL: it is not refused */
-    struct lock_queue *queue;
-};
-
 #define QUEUED(n) LIST_ENTRY(n, struct lock_call, queued)
 
 void lock_queue_answer(struct lock_call *l, const struct call_end *element) {
@@ -438,26 +429,24 @@ static const struct lock_call *on_key(const struct lock_call *first, const struc
     return NULL;
 }
 
-/* The call before `l` in its transaction that has acquired the lease of which `l` has heard; NULL: none. */
-static struct lock_call *acquirer(const struct lock_queue *queue, const struct lock_call *l) {
-    for (const struct list_node *it = l->queued.prev; it != &queue->calls; it = it->prev) {
-        struct lock_call *before = QUEUED(it);
-        const struct lock_ballot *b = before->ballot;
-        if (b && b->result.outcome == LOCK_GRANTED && b->result.fence == l->ballot->result.fence && on_key(before, l))
-            return before;
-    }
-    return NULL;
-}
-
-bool lock_queue_asks(const struct lock_queue *queue) {
+/* Finds whose vote counts for each call. Returns whether there is a vote. */
+static bool voters_find(const struct lock_queue *queue) {
     bool asks = false;
     LIST_FOREACH(it, &queue->calls) {
         struct lock_call *l = QUEUED(it);
         if (!l->ballot)
             continue;
-        bool granted = l->ballot->result.outcome == LOCK_GRANTED, extends = has_extended(l, &l->ballot->result);
-        struct lock_call *voter = granted ? l : acquirer(queue, l);
-        int64_t pttl_ms = l->ballot->result.pttl_ms;
+        const struct lock_result *r = &l->ballot->result;
+        bool extends = has_extended(l, r);
+        struct lock_call *voter = r->outcome == LOCK_GRANTED ? l : NULL;
+        int64_t pttl_ms = r->pttl_ms;
+        /* else the call before it that has acquired the lease of which it has heard */
+        for (const struct list_node *b = l->queued.prev; !voter && b != &queue->calls; b = b->prev) {
+            struct lock_call *before = QUEUED(b);
+            if (before->ballot && before->ballot->result.outcome == LOCK_GRANTED &&
+                before->ballot->result.fence == r->fence && on_key(before, l))
+                voter = before;
+        }
         if (voter && extends && (!voter->clobbers || pttl_ms > voter->ballot->result.pttl_ms))
             voter->ballot->result.pttl_ms = pttl_ms;
         l->ballot->voter = !voter && extends ? l : voter;
@@ -484,12 +473,9 @@ static void decided(struct lock_queue *queue) {
     queue->done(queue->arg);
 }
 
-static void queued_decided(struct lock_ballot *b, const struct lock_refusal *why) {
-    b->why = *why;
-    decided(b->queue);
-}
-
-void lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(void *arg), void *arg) {
+bool lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(void *arg), void *arg) {
+    if (!voters_find(queue))
+        return false;
     queue->due = 1;
     queue->done = done;
     queue->arg = arg;
@@ -502,6 +488,7 @@ void lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(vo
         vote(w, l, &l->ballot->result, NULL, NULL);
     }
     decided(queue);
+    return true;
 }
 
 bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,

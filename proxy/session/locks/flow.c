@@ -14,14 +14,12 @@
 #include "proxy/base/bytes.h"
 #include "proxy/base/clock.h"
 #include "proxy/lock/waiting.h"
-#include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 
 /* ---- one command after another on a key ------------------------------------------------------- */
 
-/* A key's place in the table of busy keys, from a few of its bytes. Commands on keys that share a place wait for each
- * other. */
+/* A key's place in the table of busy keys. Commands on keys that share a place wait for each other. */
 static inline unsigned busy_place(const char *key, size_t len) {
     struct bytes_ends e = bytes_ends(key, len);
     return (unsigned)((((e.head << 1) ^ e.tail) * 0x9e3779b97f4a7c15u + len) >> 60) % BUSY_PLACES;
@@ -113,23 +111,13 @@ const char *lock_quorum_lacks(const struct request_class *k) {
         const struct lock_rule *rule = class_enforced(k, i);
         quorum |= rule && rule->quorum == LOCK_QUORUM_YES;
     }
-    if (!quorum)
-        return NULL;
-    switch (lock_meaning_of(k, &lc)) {
-    case MEANS_LOCK:
-        return NULL;
-    case MEANS_CLOBBERS:
-        return lock_acquires_all(k->command, k->request, k->bytes) && !lock_clobbers_one_rule(k)
-                   ? "ERR a lock under quorum can't be acquired together with keys that are no locks of its rule; "
-                     "nothing was changed"
-                   : NULL;
-    case MEANS_SCRIPT:
-        return class_locks(k) > LOCK_SCRIPT_LOCKS_MAX
-                   ? "ERR a script can't run on that many locks under quorum; nothing was changed"
-                   : NULL;
-    default:
-        return NULL;
-    }
+    enum lock_meaning meaning = quorum ? lock_meaning_of(k, &lc) : MEANS_NOTHING;
+    if (meaning == MEANS_CLOBBERS && lock_acquires_all(k->command, k->request, k->bytes) && !lock_clobbers_one_rule(k))
+        return "ERR a lock under quorum can't be acquired together with keys that are no locks of its rule; "
+               "nothing was changed";
+    if (meaning == MEANS_SCRIPT && class_locks(k) > LOCK_SCRIPT_LOCKS_MAX)
+        return "ERR a script can't run on that many locks under quorum; nothing was changed";
+    return NULL;
 }
 
 /* ---- a command on one key ---------------------------------------------------------------------- */
@@ -299,8 +287,7 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
 
 /* ---- commands that remove or replace whole keys --------------------------------------------------- */
 
-/* One script checks the leases of all locks among the keys. If no lease forbids it, the script runs the command
- * unchanged (line 15 of docs/locks.md). */
+/* One script checks the leases of all locks among the keys, and runs the command (line 15 of docs/locks.md). */
 
 /* Whether an earlier one of the arguments in `found` is the same key. */
 static bool named_before(const struct lock_words *words, const uint32_t *found, size_t i) {
@@ -314,7 +301,6 @@ static bool named_before(const struct lock_words *words, const uint32_t *found, 
     return false;
 }
 
-/* Begins the call for the lock key at argument `at`. */
 static struct lock_call *begin_one(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                    const struct lock_words *words, size_t at) {
     size_t len, name_len;

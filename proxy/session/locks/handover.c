@@ -1,9 +1,7 @@
-/*
- * Releases under a rule with `wait`: the queue of the lock's name (proxy/lock/waiting.h) is told when a release is
- * sent, so that the first waiting attempt goes right behind it, and when a call has found the lock free.
- */
+/* Releases under a rule with `wait`: the lock's queue is told when a release is sent, so that the first waiting attempt
+ * goes right behind it, and when a call has found the lock free. */
 #include "proxy/lock/waiting.h"
-#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/lock_call.h"
 
 uint64_t lock_handover_way(const struct upstream_lane *lane) {
     return (uint64_t)lane->login << 32 | (uint64_t)lane->dedicated << 8 | lane->protocol;

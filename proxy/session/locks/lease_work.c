@@ -21,8 +21,7 @@
 #include "proxy/lock/script_constants.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/witness/witness.h"
 
@@ -32,7 +31,7 @@ enum { REFUSED_AGAIN_MS = 10 * 1000, NAME_SHOWN = 160 };
  * that declares the queue nodes of a disconnected owner dead (SCRIPT_LIST_LEAVE). */
 struct lease_work {
     struct request_owner owner; /* must be the first field */
-    struct list_node link;      /* in worker_locks.works, until it is sent */
+    struct list_node link;      /* in worker_locks.works, until it is sent; then in the ring of its call's renewals */
     enum script_id id;
     uint16_t slot;       /* 0 on a standalone */
     bool together;       /* a renewal that may go in one call with others */
@@ -89,8 +88,7 @@ static void renewed_heard(void *arg, const struct witness_word *word) {
     memory_free(r);
 }
 
-/* Ends a renewal: tells the engine, as engine_renewed does, what became of it. If Redis has renewed a lease under
- * quorum, the witnesses are asked first. */
+/* Ends a renewal: the engine hears of it. If Redis has renewed a lease under quorum, the witnesses are asked first. */
 static void renewed(struct worker *w, struct lease_work *r, const struct lock_result *result) {
     const struct lock_lease *lease = &r->lease;
     if (!lease->quorum || result->outcome != LOCK_DONE || !w->witnesses) {
@@ -147,13 +145,19 @@ static void lease_done(struct call *c, const struct call_end *end) {
         done(arg);
 }
 
-/* Whether a renewal has become pointless: the owner has released the lease or left while the renewal waited to be
- * sent. */
+/* Whether a renewal in the call has become pointless: the owner has released the lease or left while the call waited to
+ * be sent. The engine then asks again for the others. */
 static bool lease_pointless(const struct request *r) {
-    const struct lease_work *work = REQUEST_OWNER(r, const struct lease_work);
-    return work->id == SCRIPT_RENEW &&
-           !engine_wants_renewal(r->worker->shared->engine, &work->lease.key, work->lease.token);
+    const struct lease_work *first = REQUEST_OWNER(r, const struct lease_work), *work = first;
+    do
+        if (work->id == SCRIPT_RENEW &&
+            !engine_wants_renewal(r->worker->shared->engine, &work->lease.key, work->lease.token))
+            return true;
+    while ((work = LIST_ENTRY(work->link.next, const struct lease_work, link)) != first);
+    return false;
 }
+
+static const struct request_owner_ops lease_ops = {.pointless = lease_pointless};
 
 static void build_lease(struct worker *w, enum script_id id, const struct lock_lease *lease, bool waits,
                         const char *party, size_t party_len) {
@@ -181,7 +185,6 @@ static void build_lease(struct worker *w, enum script_id id, const struct lock_l
 }
 
 static void lease_send(struct worker *w, struct lease_work *work) {
-    static const struct request_owner_ops ops = {.pointless = lease_pointless};
     const struct lock_lease *lease = &work->lease;
     bool leaves = work->id == SCRIPT_LIST_LEAVE;
     invariant(leaves || (lease->token_len > 0 && lease->token_len < LOCK_TOKEN_MAX &&
@@ -189,7 +192,7 @@ static void lease_send(struct worker *w, struct lease_work *work) {
               "S3: a lease has a token of %zu bytes", (size_t)lease->token_len);
     invariant(w == worker_here(), "a lease is renewed in another thread");
     build_lease(w, work->id, lease, work->waits, leaves ? work->name + lease->key.len : NULL, work->party_len);
-    struct request *request = lock_own_request(w, &work->owner, &ops, work->id, lease_done);
+    struct request *request = lock_own_request(w, &work->owner, &lease_ops, work->id, lease_done);
     /* A repeated renewal might come after the owner has left. The engine asks for a new one instead. */
     request->call.up.repeatable = work->id != SCRIPT_RENEW;
     struct upstream_lane lane = {.login = lease->login, .db = lease->key.db, .protocol = 2};
@@ -242,68 +245,53 @@ void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done,
 
 enum { TOGETHER_MAX = 32 /* leases in one call: about 0.15 ms of Redis */ };
 
-/* One call under way. */
-struct renewal_call {
-    struct request_owner owner; /* must be the first field */
-    size_t count;
-    struct lease_work *renewals[TOGETHER_MAX];
-};
-
 static void renewals_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    struct renewal_call *call = REQUEST_OWNER(c->request, struct renewal_call);
-    invariant(w->own_works > 0 && call->count > 0, "no renewal is under way");
+    struct lease_work *r = REQUEST_OWNER(c->request, struct lease_work);
     struct resp_item digits;
     const char *p = end->reply;
-    bool read = !end->error && resp_item_read(&p, end->reply + end->len, &digits) && digits.type == '$' &&
-                digits.len == call->count;
-    worker_engine_due(w, call->renewals[0]->lease.lease_ms / 3);
-    for (size_t i = 0; i < call->count; i++) {
-        struct lease_work *r = call->renewals[i];
+    struct list_node others, *n;
+    size_t count = 1;
+    invariant(w->own_works > 0 && r, "no renewal is under way");
+    list_init(&others);
+    list_splice(&others, &r->link);
+    LIST_FOREACH(it, &others)
+    count++;
+    bool read =
+        !end->error && resp_item_read(&p, end->reply + end->len, &digits) && digits.type == '$' && digits.len == count;
+    worker_engine_due(w, r->lease.lease_ms / 3);
+    for (size_t i = 0; r; i++) {
         struct lock_result result = {.outcome = LOCK_DONE, .pttl_ms = r->lease.lease_ms, .leased = true};
-        if (!end->error && !(read && digits.str[i] != '0')) {
-            lease_send(w, r);
-            continue;
-        }
         if (end->error)
             result.outcome = end->why == UPSTREAM_UNKNOWN ? LOCK_UNKNOWN : LOCK_NOT_SENT;
-        else
+        else if (read)
             result.short_record = digits.str[i] == '2';
-        renewed(w, r, &result);
+        if (end->error || (read && digits.str[i] != '0'))
+            renewed(w, r, &result);
+        else
+            lease_send(w, r);
+        n = list_shift(&others);
+        r = n ? LIST_ENTRY(n, struct lease_work, link) : NULL;
     }
-    memory_free(call);
     lock_own_done(c, end);
 }
 
-/* Whether a renewal in the call has become pointless: its owner has released the lease or left while the call waited to
- * be sent. The engine then asks again for the others. */
-static bool renewals_pointless(const struct request *r) {
-    const struct renewal_call *call = REQUEST_OWNER(r, const struct renewal_call);
-    for (size_t i = 0; i < call->count; i++)
-        if (!engine_wants_renewal(r->worker->shared->engine, &call->renewals[i]->lease.key,
-                                  call->renewals[i]->lease.token))
-            return true;
-    return false;
-}
-
-/* Sends the renewals, which may go together. Takes them over. */
 static void submit(struct worker *w, struct lease_work *const *renewals, size_t count) {
-    static const struct request_owner_ops ops = {.pointless = renewals_pointless};
-    struct renewal_call *call = memory_zalloc(sizeof(*call));
-    const struct lock_lease *first = &renewals[0]->lease;
-    call->count = count;
-    memcpy(call->renewals, renewals, count * sizeof(*renewals));
+    struct lease_work *first = renewals[0];
+    const struct lock_lease *lease = &first->lease;
+    for (size_t i = 1; i < count; i++)
+        list_append(&first->link, &renewals[i]->link);
     lock_build_script(w, SCRIPT_RENEW_ALL, NULL, 2 * count, 2 + count);
     for (size_t i = 0; i < count; i++)
         lock_build_key(w, renewals[i]->name, renewals[i]->lease.key.len);
-    build_number(w, first->lease_ms);
-    build_number(w, first->lease_ms + GUARD_OUTLIVES_MS);
+    build_number(w, lease->lease_ms);
+    build_number(w, lease->lease_ms + GUARD_OUTLIVES_MS);
     for (size_t i = 0; i < count; i++)
         build_bulk(w, renewals[i]->lease.token_text, renewals[i]->lease.token_len);
-    struct request *request = lock_own_request(w, &call->owner, &ops, SCRIPT_RENEW_ALL, renewals_done);
+    struct request *request = lock_own_request(w, &first->owner, &lease_ops, SCRIPT_RENEW_ALL, renewals_done);
     request->call.up.repeatable = false; /* as a single renewal */
-    struct upstream_lane lane = {.login = first->login, .db = first->key.db, .protocol = 2};
-    call_submit_lane(&request->call, renewals[0]->slot, &lane, w->build.data, w->build.len);
+    struct upstream_lane lane = {.login = lease->login, .db = lease->key.db, .protocol = 2};
+    call_submit_lane(&request->call, first->slot, &lane, w->build.data, w->build.len);
 }
 
 /* An order of renewals in which those that may go in one call are neighbours, and are equal. */
@@ -442,12 +430,8 @@ static void tell(struct session *s, const struct alarm_news *news) {
     text_clear(&out);
 }
 
-static struct alarm_news *news_of(struct broadcast *t) {
-    return LIST_ENTRY(t, struct alarm_news, broadcast);
-}
-
 static void visit(struct broadcast *t, struct worker *w) {
-    const struct alarm_news *news = news_of(t);
+    const struct alarm_news *news = LIST_ENTRY(t, struct alarm_news, broadcast);
     if (w->index != news->thread)
         return;
     LIST_FOREACH(it, &w->sessions) {
@@ -461,7 +445,7 @@ static void visit(struct broadcast *t, struct worker *w) {
 }
 
 static void visited(struct broadcast *t) {
-    memory_free(news_of(t));
+    memory_free(LIST_ENTRY(t, struct alarm_news, broadcast));
 }
 
 char *lock_take_lost(struct session *s) {
@@ -497,11 +481,10 @@ static void answered(struct call *c, const struct call_end *end) {
 }
 
 static void ask(struct worker *w, struct alarm_news *news) {
-    static const struct request_owner_ops ops = {0};
     invariant(news->lease.right == RIGHT_LOOK, "an alarm changes its lease");
     news->asked_ms = worker_now(w);
     build_lease(w, SCRIPT_RENEW, &news->lease, false, NULL, 0);
-    struct request *request = lock_own_request(w, &news->owner, &ops, SCRIPT_RENEW, answered);
+    struct request *request = lock_own_request(w, &news->owner, &request_owner_silent, SCRIPT_RENEW, answered);
     struct upstream_lane lane = {.login = news->lease.login, .db = news->lease.key.db, .protocol = 2};
     call_submit_lane(&request->call, slot_of_key(news->name, news->lease.key.len), &lane, w->build.data, w->build.len);
 }

@@ -315,29 +315,27 @@ void lock_build_short(struct worker *w, const struct lock_client *client, const 
     end(w, PUT(p, "*1\r\n$4\r\nEXEC\r\n"));
 }
 
-static __attribute__((noinline)) void build_free_all(struct worker *w, const struct lock_call *l) {
+void lock_build_free(struct worker *w, const struct lock_call *l) {
+    const struct lock_plan *plan = &l->plan;
     size_t count = 1;
+    if (list_empty(&l->joined)) {
+        char *p = start(w, SCRIPT_FREE, &plan->key, plan->slot, 1, LOCK_TOKEN_MAX);
+        end(w, put_token(p, plan->claim_token, plan->claim_len));
+        return;
+    }
     LIST_FOREACH(it, &l->joined)
     count++;
     lock_build_script(w, SCRIPT_FREE_ALL, NULL, 2 * count, count);
-    lock_build_key(w, l->key, l->plan.key.len);
-    LIST_FOREACH(it, &l->joined)
-    lock_build_key(w, LIST_ENTRY(it, struct lock_call, link)->key,
-                   LIST_ENTRY(it, struct lock_call, link)->plan.key.len);
-    build_bulk(w, l->plan.claim_token, l->plan.claim_len);
-    LIST_FOREACH(it, &l->joined)
-    build_bulk(w, LIST_ENTRY(it, struct lock_call, link)->plan.claim_token,
-               LIST_ENTRY(it, struct lock_call, link)->plan.claim_len);
-}
-
-void lock_build_free(struct worker *w, const struct lock_call *l) {
-    const struct lock_plan *plan = &l->plan;
-    if (!list_empty(&l->joined)) {
-        build_free_all(w, l);
-        return;
+    lock_build_key(w, l->key, plan->key.len);
+    LIST_FOREACH(it, &l->joined) {
+        const struct lock_call *other = LIST_ENTRY(it, const struct lock_call, link);
+        lock_build_key(w, other->key, other->plan.key.len);
     }
-    char *p = start(w, SCRIPT_FREE, &plan->key, plan->slot, 1, LOCK_TOKEN_MAX);
-    end(w, put_token(p, plan->claim_token, plan->claim_len));
+    build_bulk(w, plan->claim_token, plan->claim_len);
+    LIST_FOREACH(it, &l->joined) {
+        const struct lock_plan *other = &LIST_ENTRY(it, const struct lock_call, link)->plan;
+        build_bulk(w, other->claim_token, other->claim_len);
+    }
 }
 
 /* ---- all other scripts ---- */

@@ -174,7 +174,6 @@ static __attribute__((noinline)) void read_more(const char *colon, const char *e
     r->waits_ms = p < end && resp_integer(p, (size_t)(end - p), &ms) ? ms : 0;
 }
 
-/* Reads a short text that begins with 'h'. */
 static __attribute__((noinline)) bool read_held(const char *p, const char *end, struct lock_result *r) {
     if (end - p < 3)
         return false;
@@ -224,7 +223,6 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
     return read_granted(p, end, r);
 }
 
-/* Returns the reply that Redis would give, where the script answered a short text. */
 inline const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len) {
     bool done = outcome != LOCK_HELD, number = !l || l->shape == SHAPE_INT;
     *len = number ? 4 : 5;
@@ -319,8 +317,7 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
         e->reply = out;
         e->reply_len = len + 3;
     }
-    /* The user has sent a SETNX, for example, and knows nothing of scripts: the error says which permission it lacks.
-     */
+    /* A user that has sent a SETNX knows nothing of scripts: the error says which permission it lacks. */
     for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
         if (e->reply_len > strlen(errors[i].start) && memcmp(e->reply, errors[i].start, strlen(errors[i].start)) == 0 &&
             memmem(e->reply, e->reply_len, errors[i].word, strlen(errors[i].word))) {

@@ -1,11 +1,10 @@
-/*
- * The call of a lock script while it is under way: its beginning and the envelope that the script answers
- * (lock_call.c), and its arguments (lock_args.c). Also for rooms that hold a call or send it again.
- */
+/* A lock call while it is under way: its arguments, the envelope that the script answers, and its end. */
 #pragma once
 
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
+
+struct witness_lease;
 
 enum { LOCK_SHORT_VALUE = 96, LOCK_SHORT_KEY = 96 };
 
@@ -135,6 +134,38 @@ bool lock_answer_read(const struct lock_call *l, const struct call_end *end, str
 
 /* How a call ends whose script has released the claim's lease; was not sent; may have run. */
 extern const struct call_end lock_released_end, lock_not_sent_end, lock_unknown_end;
+
+/* ---- the end ---- */
+
+/* Tells the engine how a call ended, and frees the call. s NULL: the session is closed. */
+void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
+/* The same for all calls of the command whose first call this is. */
+void lock_learnt_all(struct worker *w, struct session *s, struct lock_call *first, const struct lock_result *result);
+/* Records how long the call took, for metrics. */
+void lock_note_time(struct worker *w, const struct lock_call *l);
+/* Passes a reply or an error to `next`, or to the client if `next` is NULL. */
+void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
+
+/* Tell the queue of a lock's name (proxy/lock/waiting.h) under a rule with `wait`: a release is about to be sent; a
+ * call has ended, and the engine knows its result. */
+void lock_handover_sent(struct session *s, struct lock_call *l);
+void lock_handover_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
+/* The same number for lanes whose requests reach the node in the order in which one thread sends them. */
+uint64_t lock_handover_way(const struct upstream_lane *lane);
+
+/* The lease of a lock, as witnesses know it. token "": another proxy gave it. Borrows all of it. */
+struct witness_lease quorum_lease(const struct lock_key *key, const char *token, uint64_t fence);
+/* How long witnesses are asked to remember a lease with so many ms left; the longest that they may be asked for. */
+int64_t quorum_promise_ms(const struct worker *w, int64_t pttl_ms);
+int64_t quorum_longest_ms(const struct worker *w);
+/* Tells the witnesses that a lease under a rule with `quorum yes` was released. */
+void quorum_released(struct worker *w, const struct lock_key *key, const char *token, uint64_t fence);
+
+/* Releases the lease that an attempt has just acquired, by its token. `done`, for attempts that witnesses have refused,
+ * hears when Redis has answered, or can't be asked. The lock may then be another lease's, so waiting sessions are told
+ * that it is free only if `done` is NULL. */
+typedef void (*lock_undone_fn)(void *arg);
+void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg);
 
 /* ---- waiting ---- */
 

@@ -1,7 +1,4 @@
-/*
- * What a command means to a lock: from the command and its options to a verb, a script and the shape of the reply. This
- * file keeps no state and does no I/O.
- */
+/* What a command means to a lock: from the command and its options to a verb, a script and the shape of the reply. */
 #include <endian.h>
 #include <string.h>
 
@@ -15,8 +12,7 @@ struct set_options {
     int64_t expiry_ms;   /* as in struct lock_command */
 };
 
-/* Returns the milliseconds that EX (`by` is 1000) or PX gives. LOCK_EXPIRY_OTHER: the number is in doubt, and the
- * script decides. */
+/* The milliseconds that EX (`by` is 1000) or PX gives. LOCK_EXPIRY_OTHER: the script decides about the number. */
 static int64_t expiry_of(const struct resp_request *r, const char *bytes, size_t i, int64_t by) {
     static const int64_t MAX_MS = (int64_t)1 << 50;
     size_t len;
@@ -24,8 +20,7 @@ static int64_t expiry_of(const struct resp_request *r, const char *bytes, size_t
     if (i >= r->argc)
         return LOCK_EXPIRY_OTHER;
     const char *text = request_arg(r, bytes, i, &len);
-    /* Pads a short number with leading zeros to eight digits and reads them at once. This saves 2 % of the bound on
-     * acquire and release. */
+    /* A short number is padded to eight digits, read at once: this saves 2 % of the bound on acquire and release. */
     if (len > 0 && len < 8 && text[0] != '0') {
         uint64_t digits, word = le64toh(bytes_head(text, len)) << (64 - 8 * len) | 0x3030303030303030u >> 8 * len;
         return bytes_eight_digits(htole64(word), &digits) ? (int64_t)digits * by : LOCK_EXPIRY_OTHER;
@@ -35,15 +30,14 @@ static int64_t expiry_of(const struct resp_request *r, const char *bytes, size_t
 
 #define TWO(a, b) ((unsigned)(a) << 8 | (unsigned)(b))
 
-/* Returns an option of two letters in lower case. 0: the argument has another length. */
+/* An option of two letters in lower case; 0: the argument has another length. */
 static inline unsigned two_letters(const struct resp_request *r, const char *bytes, size_t i) {
     size_t len;
     const char *word = request_arg(r, bytes, i, &len);
     return len == 2 ? TWO((unsigned char)word[0] | 0x20u, (unsigned char)word[1] | 0x20u) : 0;
 }
 
-/* Reads a condition of DELEX or SET at argument `i`, which the server compares: IFEQ, IFNE, IFDEQ, IFDNE. Returns false
- * if the argument is none. */
+/* Reads a condition of DELEX or SET at argument `i`, which the server compares: IFEQ, IFNE, IFDEQ, IFDNE. */
 static bool condition(const struct resp_request *r, const char *bytes, size_t i, struct set_options *o) {
     bool equal = request_arg_is(r, bytes, i, "ifeq");
     if (equal || request_arg_is(r, bytes, i, "ifdeq"))
@@ -56,7 +50,7 @@ static bool condition(const struct resp_request *r, const char *bytes, size_t i,
     return true;
 }
 
-/* Reads the options of SET. Returns false if no server accepts them. The proxy then forwards the command. */
+/* Reads the options of SET. False: no server accepts them, and the proxy forwards the command. */
 static bool set_options(const struct resp_request *r, const char *bytes, struct set_options *o) {
     *o = (struct set_options){.nx = false};
     for (size_t i = 3; i < r->argc; i++) {
@@ -264,8 +258,7 @@ static bool set_command(const struct lock_row *row, const struct resp_request *r
     return take_form(row, o.expiry_ms && strings ? &ex : &data, out);
 }
 
-/* Reads the options of HSETEX, HGETEX and HGETDEL, which stand before and behind the fields. Returns false if no server
- * accepts them. */
+/* Reads the options before and behind the fields of HSETEX, HGETEX and HGETDEL. False: no server accepts them. */
 static bool fields_command(const struct command *c, const struct resp_request *r, const char *bytes,
                            struct lock_command *out) {
     size_t len, each = c->id == COMMAND_HSETEX ? 2 : 1;
@@ -341,17 +334,10 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
 }
 
 bool lock_shows_fields(const struct request_class *k) {
-    switch (k->command->id) {
-    case COMMAND_HGET:
-    case COMMAND_HMGET:
-    case COMMAND_HGETALL:
-    case COMMAND_HEXISTS:
-    case COMMAND_HKEYS:
-    case COMMAND_HSCAN:
-        break;
-    default:
+    enum command_id id = k->command->id;
+    if (id != COMMAND_HGET && id != COMMAND_HMGET && id != COMMAND_HGETALL && id != COMMAND_HEXISTS &&
+        id != COMMAND_HKEYS && id != COMMAND_HSCAN)
         return false;
-    }
     const struct lock_rule *rule = k->key_count == 1 ? class_enforced(k, 0) : NULL;
     return rule && (rule->kinds & LOCK_KIND_HASH) && rule->owner == LOCK_OWNER_AUTO;
 }

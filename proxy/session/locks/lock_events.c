@@ -1,15 +1,13 @@
-/* Turns commands on locks, and some writes of data, into events for the observer. This file decides nothing, and keeps
- * only counters. */
+/* Turns commands on locks, and some writes of data, into events for the observer. This file decides nothing. */
 #include <string.h>
 
 #include "proxy/observe/observe.h"
 #include "proxy/session/locks/private.h"
 
-/* One INCR or HSETNX in so many is looked at, until its key is known as a lock's. The number is a prime. So the samples
- * do not always hit the same session of two that acquire and lose in turns. */
+/* One INCR or HSETNX in so many is looked at. A prime does not always hit the same session of two that take turns. */
 enum { COUNTERS_SAMPLED = 61, DELETED_LOOKED = 16 /* keys of a DEL of several */ };
 
-/* When a command on a key outside of all rules is looked at, since it may be about a lock or about a semaphore. */
+/* When a command on a key outside of all rules is looked at: it may be about a lock or a semaphore. */
 enum look {
     LOOK_NEVER,
     LOOK_ALWAYS,
@@ -45,7 +43,7 @@ static bool asks_queue(const struct command *c) {
     return locks_seen[c->id] >= LOOK_NODE;
 }
 
-/* Whether such a command is looked at. If not, the list may be a lock, and its commands are looked at from now on. */
+/* Whether such a command is looked at. If not, the list's commands are from now on: it may be a lock. */
 static bool queue_wanted(struct observer *a, const char *key, size_t len, int64_t now_ms) {
     if (observer_knows(a, key, len))
         return true;
@@ -53,8 +51,7 @@ static bool queue_wanted(struct observer *a, const char *key, size_t len, int64_
     return false;
 }
 
-/* Whether a SET with options is worth a look. NX acquires. Other options extend, replace or release a key that is known
- * as a lock. */
+/* Whether a SET is worth a look: NX acquires, other options change a key that is known as a lock. */
 static __attribute__((noinline)) bool set_wanted(const struct observer *a, bool watches, const struct resp_request *r,
                                                  const char *bytes, const char *key, size_t len) {
     for (size_t i = 3; i < r->argc; i++)
@@ -63,8 +60,7 @@ static __attribute__((noinline)) bool set_wanted(const struct observer *a, bool 
     return watches || observer_knows(a, key, len);
 }
 
-/* Whether a command on a counter or hash is looked at: always if the key is known as a lock's, otherwise now and
- * then. */
+/* Whether a command on a counter or hash is looked at: if the key is known as a lock's, otherwise now and then. */
 static inline bool count_wanted(const struct lock_interest *in, const char *key, size_t len) {
     return observer_knows(in->observer, key, len) || ++*in->counters_seen % COUNTERS_SAMPLED == 0;
 }
@@ -172,7 +168,7 @@ static void note_event(struct session *s, enum seen_event what, struct lock_even
     observer_note(s->worker->shared->observer, what, e, worker_now(s->worker));
 }
 
-/* Notes that a lock of a rule was acquired. While writes are looked at, also notes which lock. */
+/* Notes that a lock of a rule was acquired; while writes are looked at, which lock. */
 static inline void note_taken(struct session *s, const struct lock_key *key) {
     struct worker *w = s->worker;
     observer_lock_seen(w->shared->observer, worker_now(w));
@@ -180,8 +176,8 @@ static inline void note_taken(struct session *s, const struct lock_key *key) {
         observer_lock_taken(w->shared->observer, key, lock_client_hash(s->lock.client));
 }
 
-/* Finds the event that a lock script's outcome means. `known`: another kind of command may acquire the key. What the
- * script took for data may be such a lock. */
+/* The event that a script's outcome means. `known`: another kind of command may acquire the key, so what the script
+ * took for data may be a lock. */
 static enum seen_event script_event(const struct lock_plan *plan, const struct lock_result *result, unsigned advises,
                                     bool known) {
     bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
@@ -264,8 +260,8 @@ void advise_observed(struct session *s, const struct lock_event *seen) {
 
 /* ---- writes under locks ---------------------------------------------------------------------- */
 
-/* In each second the first REQUESTS_LOOKED requests are looked at, and among them the first WRITES_LOOKED writes, with
- * the first KEYS_LOOKED keys of each. So the cost does not grow with the traffic, and later requests cost nothing. */
+/* In each second the first REQUESTS_LOOKED requests are looked at, of them the first WRITES_LOOKED writes, of these the
+ * first KEYS_LOOKED keys. So the cost does not grow with the traffic. */
 enum { REQUESTS_LOOKED = 2000, WRITES_LOOKED = 200, KEYS_LOOKED = 4 };
 
 void advise_tick(struct worker *w) {

@@ -1,8 +1,7 @@
 /*
- * Locks: how a command on a lock key becomes a script call, and the script's envelope becomes the client's reply
- * (flow.c, sending.c, call_finish.c). Besides: scripts of the application (application_script.c), commands under
- * rules in audit, which run unchanged (observed_command.c), reports to PROXY ADVISE (lock_events.c), and the proxy's
- * own work on leases (lease_work.c, own_records.c).
+ * Locks: how a command on a lock key becomes a script call, and the script's envelope becomes the client's reply.
+ * Besides: scripts of the application, commands under rules in audit, which run unchanged, reports to PROXY ADVISE, and
+ * the proxy's own work on leases.
  */
 #pragma once
 
@@ -70,8 +69,7 @@ struct lock_queue {
     struct list_node calls;
     unsigned sources; /* a bit for each script whose source was sent */
     bool quorum;      /* a rule with `quorum yes` is among the calls' rules */
-    /* while witnesses are asked (lock_queue_vote): of how many votes the result is due, and 1 while they are asked for
-     */
+    /* while witnesses are asked: of how many votes the result is due, and 1 while they are being asked for */
     size_t due;
     void (*done)(void *arg);
     void *arg;
@@ -97,11 +95,10 @@ const char *lock_quorum_lacks(const struct request_class *k);
 bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
                          const char *bytes, char *error, size_t size);
 /* Witnesses confirm what a transaction has acquired and extended (confirm.c). lock_queue_answer notes a call's element
- * of EXEC's array, borrowed. lock_queue_asks says whether there is something to ask. lock_queue_vote asks; `done`
- * hears, perhaps at once, that the calls may be ended. */
+ * of EXEC's array, borrowed. lock_queue_vote asks; `done` hears, perhaps at once, that the calls may be ended. False:
+ * there is nothing to ask. */
 void lock_queue_answer(struct lock_call *l, const struct call_end *element);
-bool lock_queue_asks(const struct lock_queue *queue);
-void lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(void *arg), void *arg);
+bool lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(void *arg), void *arg);
 /* The error of a call that the witnesses have refused; NULL: they have not. */
 const char *lock_queue_refusal(const struct lock_call *l);
 /* Whether the rule demands that replicas confirm the call's acquisition. */

@@ -1,15 +1,10 @@
-/*
- * The room's callbacks for workers and sessions, the worker's witnesses among them. One callback recognises one-shot
- * clients, for example redis-cli in a shell script, or a CGI program. A one-shot client sends one command besides its
- * login, reads the reply, and closes the connection. The engine knows what the command has acquired, and when. (L1: the
- * lock is free within the rule's `one-shot` and a lease.)
- */
+/* The room's callbacks for workers and sessions. A one-shot client, for example redis-cli in a shell script, sends one
+ * command besides its login, reads the reply, and closes. (L1: the lock is free within `one-shot` and a lease.) */
 #include <string.h>
 
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/leases.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 #include "proxy/witness/witness.h"
@@ -71,8 +66,8 @@ static void locks_close(struct worker *w) {
 /* What a session has sent so far, besides logins: lock_state.sent. */
 enum sent { SENT_NOTHING, SENT_ONE, SENT_MORE };
 
-/* Counts the session's first commands. Commands that a client sends before its own do not count: redis-cli sends
- * COMMAND DOCS if it reads its commands from standard input. */
+/* Counts the session's first commands, but not what a client sends before its own: redis-cli sends COMMAND DOCS if it
+ * reads its commands from standard input. */
 static void session_begins(struct session *s) {
     const struct command *c = s->last;
     struct lock_state *state = locks_of(s);
@@ -85,8 +80,7 @@ static void session_begins(struct session *s) {
 }
 
 static void session_leaves(struct session *s) {
-    /* QUIT shows that the client has all its replies, even if it was sent together with the command. Without QUIT, the
-     * session must have read the connection to its end, and must have written every reply. */
+    /* After QUIT the client has all its replies; else the connection was read to its end, and all was written. */
     bool quits = s->last && s->last->id == COMMAND_QUIT;
     s->lock.one_shot = locks_of(s)->sent == SENT_ONE && (quits || s->ended) && s->in_flight == 0 &&
                        s->out.unsent == 0 && s->held_bytes == 0;

@@ -11,7 +11,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/private.h"
 
 enum { KEYS_MAX = EVENT_KEYS_MAX };
@@ -38,7 +38,6 @@ struct audit_note {
 
 /* ---- noting a command ---------------------------------------------------------------------------- */
 
-/* Copies a text of a sight, which then points to the copy. */
 static void text_keep(struct text *texts, const char **text, size_t len) {
     if (!*text)
         return;
@@ -124,7 +123,6 @@ static bool is_bulk(const struct resp_item *item) {
     return item->type == '$' && !item->null;
 }
 
-/* Takes the value that the reply shows. */
 static void sight_value(struct lock_event *sight, const struct resp_item *item) {
     sight->value = item->null ? NULL : item->str;
     sight->value_len = item->null ? 0 : item->len;
@@ -146,7 +144,6 @@ static enum lock_effect script_acquired(const struct audit_note *note, const str
     return item->len == sight->value_len && memcmp(item->str, sight->value, item->len) == 0 ? EFFECT_DONE : EFFECT_LOST;
 }
 
-/* Reads the reply of a script, by the kind of the script. */
 static void sight_script(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
     bool positive = item->type == ':' || item->type == '#' ? item->num > 0 : item->type == '+' || is_bulk(item);
     if (sight->verb == LOCK_ACQUIRE)
@@ -338,7 +335,6 @@ enum {
     REQUEST_LOOKED_AT = 16 * 1024
 };
 
-/* A request until its reply comes. */
 struct shown_note {
     struct request_owner owner; /* must be the first field */
     struct lock_rules *rules;   /* a reference that keeps the rule alive */

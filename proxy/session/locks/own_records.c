@@ -36,8 +36,7 @@
 #include "proxy/base/clock.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/witness/witness.h"
 
@@ -59,7 +58,6 @@ static void record_submit(struct worker *w, const char *name, uint32_t login, bo
     call_submit_lane(&r->call, slot_of_key(name, strlen(name)), &lane, w->build.data, w->build.len);
 }
 
-/* Whether the record's node is out of reach. */
 static bool record_lost(struct worker *w, const char *name) {
     return upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(name, strlen(name))));
 }
@@ -203,8 +201,7 @@ static bool fields_read(const char **p, const char *over, int64_t count, struct 
     return f->identity && f->rule && f->pattern && f->identity_len <= LOCK_IDENTITY_MAX && (f->facts || f->over);
 }
 
-/* Reads one entry from *p on, unless `last` (of LEARNT_ID_MAX bytes) has its id. Copies the id there. False: the bytes
- * are no entry of a stream. */
+/* Reads one entry, unless `last` (of LEARNT_ID_MAX bytes) has its id, which goes there. False: it is no entry. */
 static bool fact_read(struct worker *w, const char **p, const char *over, char *last) {
     struct resp_item pair, id, fields;
     const char *at = *p;
@@ -248,16 +245,22 @@ static void looked(struct call *c, const struct call_end *end) {
     lock_own_done(c, end);
 }
 
+/* Reads at most `count` entries between two ids. */
+static void entries_read(struct worker *w, const char *command, const char *from, const char *to, int64_t count,
+                         call_done_fn done) {
+    record_begin(w, RECORD, command, 6);
+    build_text(w, from);
+    build_text(w, to);
+    build_text(w, "COUNT");
+    build_number(w, count);
+    record_submit(w, RECORD, 0, true, done);
+}
+
 void learnt_begin(struct worker *w) {
     struct learnt_look *l = &w->locks->learnt;
     l->asking = true;
     l->looked_ms = worker_now(w);
-    record_begin(w, RECORD, "XRANGE", 6);
-    build_text(w, l->last[0] ? l->last : "-");
-    build_text(w, "+");
-    build_text(w, "COUNT");
-    build_number(w, ENTRIES_AT_ONCE);
-    record_submit(w, RECORD, 0, true, looked);
+    entries_read(w, "XRANGE", l->last[0] ? l->last : "-", "+", ENTRIES_AT_ONCE, looked);
 }
 
 /* Takes the newest entries, of which Redis sends the newest first. The next look reads them once more. */
@@ -287,12 +290,7 @@ void learnt_glance(struct worker *w) {
         return;
     locks->glancing = true;
     locks->glanced_ms = worker_now(w);
-    record_begin(w, RECORD, "XREVRANGE", 6);
-    build_text(w, "+");
-    build_text(w, "-");
-    build_text(w, "COUNT");
-    build_number(w, ENTRIES_NEWEST);
-    record_submit(w, RECORD, 0, true, glanced);
+    entries_read(w, "XREVRANGE", "+", "-", ENTRIES_NEWEST, glanced);
 }
 
 void learnt_tick(struct worker *w) {
@@ -400,24 +398,21 @@ struct takeover {
     char entry[];
 };
 
-static void takeover_free(struct takeover *t) {
-    t->worker->own_works--;
+/* Ends a takeover. `done`: the lease is this proxy's now. */
+static void takeover_end(struct takeover *t, bool done) {
+    struct worker *w = t->worker;
+    if (done) {
+        engine_inherited(w->shared->engine, &t->left, t->rule, t->login, t->token, &t->result, worker_now(w));
+        worker_engine_due(w, t->rule->lease_ms / 3);
+    }
+    w->own_works--;
     lock_rules_unref(t->rule->set);
     memory_free(t);
 }
 
-static void inherit(struct takeover *t) {
-    struct worker *w = t->worker;
-    engine_inherited(w->shared->engine, &t->left, t->rule, t->login, t->token, &t->result, worker_now(w));
-    worker_engine_due(w, t->rule->lease_ms / 3);
-}
-
 /* The witnesses have heard that the lease has another token now. If they do not confirm it, it is not renewed. */
 static void witnessed(void *arg, const struct witness_word *word) {
-    struct takeover *t = arg;
-    if (vote_verdict(&word->vote) == VERDICT_GRANTED)
-        inherit(t);
-    takeover_free(t);
+    takeover_end(arg, vote_verdict(&word->vote) == VERDICT_GRANTED);
 }
 
 static void taken_over(struct call *c, const struct call_end *end) {
@@ -445,9 +440,7 @@ static void taken_over(struct call *c, const struct call_end *end) {
                      w->config->witness_timeout_ms, witnessed, t);
         return;
     }
-    if (done)
-        inherit(t);
-    takeover_free(t);
+    takeover_end(t, done);
 }
 
 /* Takes over the lease of an entry, if its owner is here and the proxy would renew it. */

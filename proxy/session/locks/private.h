@@ -1,15 +1,4 @@
-/*
- * A worker's part in locks, which the files of proxy/session/locks/ share.
- *
- * The room has layers, from the ground; a file calls nothing of a layer above its own:
- *
- *      lock_commands.h            what a command means to a lock
- *      lock_call.h                a call of a script: its arguments, its memory, the envelope that the script answers
- *      call_finish.h              how a call ends
- *      leases.h                   the proxy's own calls: leases that are renewed, released, taken over
- *      sending.h                  a call is sent, and its answer is taken
- *      locks.h                    whole requests, for other rooms
- */
+/* A worker's part in locks. docs/architecture.md has the room's layers. */
 #pragma once
 
 #include "proxy/session/locks/locks.h"
@@ -68,3 +57,24 @@ void advise_script(struct session *s, const struct lock_plan *plan, const struct
 void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
 /* Takes a command that ran unchanged, with its effect. */
 void advise_observed(struct session *s, const struct lock_event *seen);
+
+/* ---- lease_work.c, own_records.c: the proxy's own calls ------------------------------------------------------- */
+
+/* Makes a request of the proxy's own, to be sent as a call of the script, which may be repeated. A stop waits until
+ * lock_own_done ends it. */
+struct request *lock_own_request(struct worker *w, struct request_owner *owner, const struct request_owner_ops *ops,
+                                 enum script_id id, call_done_fn done);
+void lock_own_done(struct call *c, const struct call_end *end);
+/* Frees what was asked for and not sent, and alarms about which Redis is to be asked again. */
+void lock_works_close(struct worker *w);
+
+/* Once a second: asks Redis again about alarms of which it did not say whether they are true. */
+void alarms_tick(struct worker *w);
+
+/* Once a second, in the first worker: takes over leases on the list whose owners have lately come to this proxy. */
+void successors_tick(struct worker *w);
+/* In the first worker: begins to read the record, before clients are accepted; reads on once a second. */
+void learnt_begin(struct worker *w);
+void learnt_tick(struct worker *w);
+/* While a release is held back: what another proxy has just learnt may decide about it. */
+void learnt_glance(struct worker *w);

@@ -21,7 +21,6 @@
  * own attempts.
  */
 #include "parser/invariant.h"
-#include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 

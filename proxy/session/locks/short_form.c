@@ -116,8 +116,8 @@ static bool record_read(const struct worker *w, const struct lock_client *client
     return true;
 }
 
-/* Writes the short text (common.lua) for the guard record that has refused an attempt. Returns its length; 0: the lease
- * is the attempt's own, or the record has an unknown form. */
+/* Writes the short text (common.lua) for the guard record that has refused an attempt. Returns its length; 0: the
+ * lease is the attempt's own, or the record has an unknown form. */
 static size_t refusal(const struct call *c, const char *record, size_t len, char out[LOCK_ANSWER_MAX]) {
     const struct lock_call *l = c->lock;
     struct short_record r;
@@ -127,20 +127,6 @@ static size_t refusal(const struct call *c, const char *record, size_t len, char
     char text[2 + RESP_HEADER_MAX] = {'h', (char)('0' + r.flags)};
     memcpy(text + 2, r.fence, r.fence_len);
     return (size_t)(resp_bulk_write(out, text, 2 + r.fence_len) - out);
-}
-
-/* Sends acquire.lua behind an attempt that came to nothing, with whether the attempt has set the lock, and its fence if
- * that is known. */
-static void finish_by_script(struct call *c, struct lock_call *l, const struct attempt_answer *a) {
-    struct worker *w = c->request->worker;
-    bool known = a->whole && c->up.attempts == 0;
-    char said[1 + RESP_HEADER_MAX];
-    if (a->placed ? a->raised : known)
-        snprintf(said, sizeof(said), "%c%" PRIu64, a->placed ? '!' : '-', l->fence);
-    else
-        snprintf(said, sizeof(said), "%c", a->placed ? '!' : '+');
-    lock_build_again(w, lock_call_client(c), l, said);
-    lock_submit_next(c, l, SCRIPT_ACQUIRE, NULL);
 }
 
 static void attempt_answered(struct call *c, const struct call_end *end) {
@@ -168,10 +154,18 @@ static void attempt_answered(struct call *c, const struct call_end *end) {
                         (int)(end->len > 2 ? end->len - 2 : 0), end->reply);
             w->locks->short_from_ms = worker_now(w) + REFUSED_MS;
         }
-        if (executed || c->up.multi_refused || c->up.attempts > 0)
-            finish_by_script(c, l, &a);
-        else
+        if (!executed && !c->up.multi_refused && c->up.attempts == 0) {
             lock_attempt_anew(c, l);
+            return;
+        }
+        /* acquire.lua hears whether the attempt has set the lock, and its fence if that is known */
+        char said[1 + RESP_HEADER_MAX];
+        if (a.placed ? a.raised : a.whole && c->up.attempts == 0)
+            snprintf(said, sizeof(said), "%c%" PRIu64, a.placed ? '!' : '-', l->fence);
+        else
+            snprintf(said, sizeof(said), "%c", a.placed ? '!' : '+');
+        lock_build_again(w, lock_call_client(c), l, said);
+        lock_submit_next(c, l, SCRIPT_ACQUIRE, NULL);
         return;
     }
     lock_attempt_ended(c, out.len > 0 ? &out : end);
@@ -315,7 +309,6 @@ static void frees_answered(struct call *c, const struct call_end *end) {
     }
 }
 
-/* Takes a release out of the list. */
 static void free_take(struct lock_call *l) {
     struct session *s = l->call->request->session;
     list_remove(&l->link);
@@ -341,7 +334,6 @@ static bool goes_with(const struct lock_call *first, const struct lock_call *l) 
     return first->plan.hash != l->plan.hash;
 }
 
-/* Sends what has been kept in this turn. */
 static void frees_flush(struct worker *w, struct worker_job *job) {
     struct list_node *n, *frees = &w->locks->frees;
     while ((n = list_first(frees))) {

@@ -124,15 +124,13 @@ static void permits_give_back(struct worker *w) {
         give_back(w, p);
 }
 
-/* Whether the client (lock_client_hash) has no session any more. Never in a process that leaves: its new connections go
- * to another process. */
+/* Whether the client has no session any more. Never in a process that leaves: its connections go to another one. */
 static bool client_left(struct worker *w, uint64_t client) {
     return !w->leaving && !engine_client_connected(w->shared->engine, client);
 }
 
 /* ---- deeds ------------------------------------------------------------------------------------------ */
 
-/* What a command does to a semaphore. */
 enum permit_deed {
     DEED_NONE,
     DEED_COUNT, /* INCR, DECR, INCRBY, DECRBY */
@@ -155,9 +153,8 @@ struct permit_note {
     struct request_owner owner; /* must be the first field */
     const struct command *command;
     enum permit_deed deed;
-    struct lock_rules *rules; /* a reference that keeps the rules alive */
-    uint64_t session, client;
-    uint32_t login;
+    struct lock_rules *rules;    /* a reference that keeps the rules alive */
+    struct permit_sender sender; /* its `who` is here */
     char who[PERMIT_WHO_MAX];
     char *bytes; /* the request */
     size_t len, count;
@@ -169,7 +166,6 @@ struct reading {
     struct worker *w;
     struct permit_ledger *ledger;
     struct permit_note *note;
-    struct permit_sender sender;
     struct resp_request request;
     const char *reply, *end; /* behind `first` */
     struct resp_item first;
@@ -230,9 +226,8 @@ struct permit_note *permit_note(struct session *s, const struct request_class *k
     note->command = k->command;
     note->deed = deed;
     note->rules = lock_rules_ref(s->worker->rules);
-    note->session = s->lock.id;
-    note->client = lock_client_hash(s->lock.client);
-    note->login = s->lane.login;
+    note->sender = (struct permit_sender){
+        .session = s->lock.id, .client = lock_client_hash(s->lock.client), .login = s->lane.login, .who = note->who};
     session_who(s, note->who, sizeof(note->who));
     note->len = k->request->len;
     note->bytes = memory_alloc(note->len);
@@ -267,7 +262,7 @@ static const char *arg(const struct reading *x, size_t i, size_t *len) {
 
 static void take(struct reading *x, const struct noted_key *key, struct permit_take *take) {
     struct worker *w = x->w;
-    take->sender = &x->sender;
+    take->sender = &x->note->sender;
     take->rule = key->rule;
     take->now_ms = worker_now(w);
     if (permits_take(x->ledger, &key->op, take)) {
@@ -287,7 +282,7 @@ static void lost(struct reading *x, const struct noted_key *key, const char *act
                                      .time_ms = worker_now(x->w),
                                      .key = key->op.name,
                                      .rule = key->rule->pattern,
-                                     .client = x->sender.who,
+                                     .client = x->note->who,
                                      .command = x->note->command->name,
                                      .action = action};
     engine_report(x->w->shared->engine, &on);
@@ -303,7 +298,7 @@ static void read_count(struct reading *x, const struct noted_key *key) {
     else if (n > 0 && x->unknown)
         lost(x, key, "the node was lost: whether the permit was taken is not known, so it is not given back");
     else if (n < 0 && (done || x->unknown))
-        counter_add(&x->w->counters.permits_given, (uint64_t)permits_give(x->ledger, &key->op, &x->sender, -n));
+        counter_add(&x->w->counters.permits_given, (uint64_t)permits_give(x->ledger, &key->op, &x->note->sender, -n));
 }
 
 static void take_token(struct reading *x, const struct noted_key *key, const struct resp_item *item) {
@@ -311,8 +306,19 @@ static void take_token(struct reading *x, const struct noted_key *key, const str
         take(x, key, &(struct permit_take){.shape = PERMIT_TOKEN, .text = item->str, .len = item->len});
 }
 
+/* Reads the tokens of LPOP, or BLPOP's reply: the key, and the token. If the node was lost, BLPOP has most likely
+ * waited.
+ */
 static void read_pop(struct reading *x, const struct noted_key *key) {
     struct resp_item item;
+    size_t len;
+    const char *own = arg(x, key->at, &len), *p = x->reply;
+    if (x->note->deed == DEED_BPOP) {
+        if (x->first.type == '*' && x->first.num == 2 && resp_item_read(&p, x->end, &item) && item.len == len &&
+            memcmp(item.str, own, len) == 0 && resp_item_read(&p, x->end, &item) && !x->took)
+            take_token(x, key, &item);
+        return;
+    }
     if (x->unknown) {
         lost(x, key, "the node was lost: whether a token was taken is not known, so none is given back");
         return;
@@ -320,18 +326,6 @@ static void read_pop(struct reading *x, const struct noted_key *key) {
     take_token(x, key, &x->first);
     for (int64_t i = 0; x->first.type == '*' && i < x->first.num && resp_item_read(&x->reply, x->end, &item); i++)
         take_token(x, key, &item);
-}
-
-/* Reads BLPOP's reply: the key, and the token. If the node was lost, the command has most likely waited. */
-static void read_bpop(struct reading *x, const struct noted_key *key) {
-    const char *p = x->reply;
-    struct resp_item name, token;
-    size_t len;
-    const char *own = arg(x, key->at, &len);
-    bool pair = x->first.type == '*' && x->first.num == 2 && resp_item_read(&p, x->end, &name) &&
-                resp_item_read(&p, x->end, &token);
-    if (pair && name.len == len && memcmp(name.str, own, len) == 0 && !x->took)
-        take_token(x, key, &token);
 }
 
 /* Reads which members ZADD has added. A reply that is neither 0 nor their number does not tell. */
@@ -376,16 +370,14 @@ static void read_key(struct reading *x, const struct noted_key *key) {
         read_count(x, key);
         break;
     case DEED_POP:
-        read_pop(x, key);
-        break;
     case DEED_BPOP:
-        read_bpop(x, key);
+        read_pop(x, key);
         break;
     case DEED_PUSH:
     case DEED_REMOVE:
         for (size_t i = 2; positive && i < x->request.argc; i++) {
             text = arg(x, i, &len);
-            if (permits_give_text(x->ledger, &key->op, &x->sender, text, len))
+            if (permits_give_text(x->ledger, &key->op, &x->note->sender, text, len))
                 counter_add(&x->w->counters.permits_given, 1);
         }
         break;
@@ -411,9 +403,7 @@ static void read_key(struct reading *x, const struct noted_key *key) {
 
 void permit_note_end(struct worker *w, struct session *s, struct permit_note *note, const struct call_end *end) {
     struct permit_ledger *ledger = w->shared->permits;
-    struct permit_sender sender = {
-        .session = note->session, .client = note->client, .login = note->login, .who = note->who};
-    struct reading x = {.w = w, .ledger = ledger, .note = note, .sender = sender, .reply = end->reply};
+    struct reading x = {.w = w, .ledger = ledger, .note = note, .reply = end->reply};
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     x.unknown = end->error && end->why == UPSTREAM_UNKNOWN;
     x.end = end->error ? NULL : end->reply + end->len;
@@ -424,8 +414,8 @@ void permit_note_end(struct worker *w, struct session *s, struct permit_note *no
             read_key(&x, &note->keys[i]);
     resp_request_clear(&x.request);
     if (!s && x.took && !w->stopping) {
-        bool last = client_left(w, note->client);
-        permits_leave(ledger, note->session, note->client, last, false, worker_now(w));
+        bool last = client_left(w, note->sender.client);
+        permits_leave(ledger, note->sender.session, note->sender.client, last, false, worker_now(w));
     }
     note_free(w, note);
     permits_give_back(w);

@@ -352,12 +352,9 @@ static bool exec_vote(struct request *r, struct transaction *t, const struct cal
     if (!t->locks.quorum)
         return false;
     array_locks(t, end);
-    if (!lock_queue_asks(&t->locks))
-        return false;
     t->exec = r;
     text_append(&t->voted, end->reply, end->len);
-    lock_queue_vote(t->worker, &t->locks, exec_voted, t);
-    return true;
+    return lock_queue_vote(t->worker, &t->locks, exec_voted, t);
 }
 
 static void exec_end(struct request *r, const struct call_end *end) {

@@ -4,8 +4,7 @@
 #pragma once
 
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/sending.h"
 #include "proxy/session/waits/wait.h"
 

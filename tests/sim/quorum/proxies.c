@@ -13,7 +13,7 @@
 #include "proxy/lock/engine.h"
 #include "proxy/lock/permits.h"
 #include "proxy/observe/observe.h"
-#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/locks.h"
 #include "tests/sim/quorum/quorum_world.h"
 
