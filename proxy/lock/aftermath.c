@@ -263,13 +263,6 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
 
 /* ---- a wrong refusal -------------------------------------------------------------------------------- */
 
-void aftermath_row(struct contender *w, const struct claim *live) {
-    if (!live || !claim_suspicious(live))
-        w->suspicious_row = 0;
-    else if (w->suspicious_row < LOSSES_MAX)
-        w->suspicious_row++;
-}
-
 bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w) {
     /* B2: losers that release would have released again, so the refused release was the holder's. */
     return w->suspicious_row >= row_of_losers(f) + PATIENCE || (c && c->unlike_losers >= PATIENCE_ALL);

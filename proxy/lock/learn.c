@@ -266,7 +266,10 @@ static void learn_key_stats(struct outcome *f) {
         return;
     if (claim_suspect(live, f->result->suspects))
         key_stats->unlike_losers = 0;
-    aftermath_row(w, live);
+    if (!claim_suspicious(live)) /* B2: ends the row of attempts that were lost against a suspicious lease */
+        w->suspicious_row = 0;
+    else if (w->suspicious_row < UINT8_MAX)
+        w->suspicious_row++;
     /* C3: through another proxy, a release was counted for an older lease. It may have been this lease's. */
     if (f->result->shifted_ms)
         claim_expect_until(live, f->now_ms + f->result->shifted_ms);

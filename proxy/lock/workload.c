@@ -135,14 +135,6 @@ bool workload_learn(struct workload *f, enum workload_fact fact) {
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
-uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern) {
-    return hash_number(client ^ hash_number(rule ^ pattern));
-}
-
-uint64_t workload_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
-    return workload_number_of(p->client->hash, rule->hash, pattern);
-}
-
 static uint64_t workload_hash(const struct table_link *link) {
     return LIST_ENTRY(link, struct workload, link)->key;
 }
@@ -247,10 +239,6 @@ struct session_stats *session_stats_find(const struct peer *p, const struct work
 inline struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number) {
     struct session_stats *h = session_stats_of(p, number);
     return h ? h->workload : workload_of_key(sh, number);
-}
-
-struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
-    return rule ? workload_of(sh, p, workload_number(p, rule, pattern)) : NULL;
 }
 
 struct workload *workload_get(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t number,
@@ -386,20 +374,6 @@ struct key_stats *key_stats_find(const struct entry *en, const struct workload *
     while (c && c->workload != f)
         c = c->next;
     return c;
-}
-
-void key_stats_value(struct key_stats *c, uint64_t value) {
-    c->values[c->value_next] = value;
-    c->value_next = (uint8_t)((c->value_next + 1) % KEY_STATS_VALUES);
-    if (c->value_count < KEY_STATS_VALUES)
-        c->value_count++;
-}
-
-bool key_stats_varies(const struct key_stats *c, uint64_t value) {
-    for (unsigned i = 0; i < c->value_count; i++)
-        if (c->values[i] != value)
-            return true;
-    return false;
 }
 
 /* ---- what comes back from Redis -------------------------------------------------------------------- */
