@@ -1,7 +1,5 @@
-/*
- * Applies an answer to claims: makes them, spends them or gives them back, starts and ends their renewal, and reports
- * incidents. learn.c has learnt before which lease is live.
- */
+/* Applies an answer to claims: makes them, spends them or gives them back, starts and ends their renewal, and reports
+ * incidents. learn.c has learnt before which lease is live. */
 #include "proxy/lock/outcome.h"
 #include "proxy/lock/thresholds.h"
 

@@ -59,7 +59,6 @@ unsigned workload_facts(const struct workload *f);
 void facts_tell(struct workload *f);
 
 /* The next two count besides on a key, if c is not NULL. */
-enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
 void workload_count(struct workload *f, struct key_stats *c, enum tally_what what);
 /* Takes back the count of a release that was not carried out. */
 void workload_uncount(struct workload *f, struct key_stats *c);

@@ -295,7 +295,9 @@ static void learn_value(struct outcome *f, struct workload *workload, const char
 }
 
 /* K1: the session was shown the lock's value, or named it. Returns whether it is recognised for the lease. */
-static bool learn_known(struct outcome *f, struct workload *workload, const char *value, size_t len) {
+static bool learn_known(struct outcome *f, const char *value, size_t len) {
+    struct workload *workload = outcome_workload(f);
+    outcome_entry(f);
     learn_value(f, workload, value, len);
     struct contender *w = contender_get(f->sh, f->entry, f->peer);
     uint64_t tried = outcome_value(f);
@@ -309,20 +311,17 @@ bool learn_answered(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->peer->closed || !r->shown || !r->value)
         return false;
-    struct workload *workload = outcome_workload(f);
     outcome_entry(f);
     learn_live(f, r->fence, LEASE_GONE);
-    return learn_known(f, workload, r->shown, r->shown_len);
+    return learn_known(f, r->shown, r->shown_len);
 }
 
 void learn_named(struct outcome *f) {
     const struct lock_result *r = f->result;
     const struct claim *c = claim_of_fence(f->entry, r->fence, NULL);
-    if (f->peer->closed || !r->value || (c ? c->peer == f->peer || c->peer->client != f->peer->client : !r->same))
-        return;
-    struct workload *workload = outcome_workload(f);
-    outcome_entry(f);
-    (void)learn_known(f, workload, r->value, r->value_len);
+    bool same = c ? c->peer != f->peer && c->peer->client == f->peer->client : r->same;
+    if (!f->peer->closed && r->value && same)
+        (void)learn_known(f, r->value, r->value_len);
 }
 
 void learn_repeated(struct outcome *f) {

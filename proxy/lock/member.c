@@ -1,9 +1,5 @@
-/*
- * Sessions come, change their identity and go. Knows no commands.
- *
- * Only the shards that a session has used know it: lock_session.shards has a bit for each. In a shard the session is a
- * peer.
- */
+/* Sessions come, change their identity and go. Knows no commands. Only the shards that a session has used know it, as a
+ * peer: lock_session.shards has a bit for each. */
 #include "proxy/lock/member.h"
 
 #include "parser/invariant.h"
@@ -35,8 +31,9 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
 
 /* ---- what closed sessions leave -------------------------------------------------------------------- */
 
-/* Claims and contenders of closed sessions that are handled in a millisecond. A session may have 200,000 leases, and
- * Redis is told of each. */
+/* Claims and contenders that are handled in a millisecond: a session may have 200,000 leases, and Redis is told of
+ * each.
+ */
 enum { LEAVE_STEPS = 64 };
 
 static void steps_begin(struct lock_engine *e, int64_t now_ms) {
@@ -201,8 +198,8 @@ static void keep_one_shot(struct shard *sh, struct claim *c, int64_t now_ms) {
 
 /* ---- sessions --------------------------------------------------------------------------------------- */
 
-/* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session was the
- * last one. */
+/* Notes that a session of the client has closed; the caller keeps its reference. Returns whether it was the last one.
+ */
 static bool client_close(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
     invariant(c->open > 0, "a client without sessions has one less");

@@ -1,7 +1,5 @@
-/*
- * A script's answer, and what the files that apply it have in common: the claim that it touched, the claim that it used
- * up, the value that it showed.
- */
+/* A script's answer, and what the files that apply it have in common: the claims that it concerns, and the value that
+ * it showed. */
 #include "proxy/lock/outcome.h"
 
 #include "parser/invariant.h"

@@ -53,8 +53,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local lost, lost_owner, granted = 0, '', ''
 
 local function type_of_lock()
-  local kind = redis.call('TYPE', lock)
-  return kind.ok or kind
+  return redis.call('TYPE', lock).ok
 end
 
 local function queue_envelope(reply, outcome, s)
