@@ -129,8 +129,7 @@ void apply_granted(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-/* Makes a claim for an attempt that may have acquired, so that a release behind it is not refused. It is not renewed.
- */
+/* Makes a claim, which is not renewed, for an attempt that may have acquired, for a release behind it. */
 static void apply_unknown_acquisition(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
     if (f->claim && claim_is_live(f->claim, f->now_ms))
@@ -243,8 +242,9 @@ static struct claim *its_own_live(const struct outcome *f) {
     return f->result->fence ? claim_of_fence(f->entry, f->result->fence, f->peer->client) : NULL;
 }
 
-/* C3: gives the live claim the deadline of the older claim that the release has used: a missed release shifts later
- * ones only until then. */
+/* C3: gives the live claim the deadline of the older claim that was used: a missed release shifts later ones until
+ * then.
+ */
 static void inherit_deadline(const struct outcome *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
     const struct workload *workload = outcome_workload(f);
@@ -270,9 +270,8 @@ static void learn_course(struct outcome *f, const struct claim *used, bool freed
     }
 }
 
-/* C4: applies a release that was believed. A session that has never tried for a lock of the workload may be an
- * operator's. If the holder's session is dedicated, or the workload's losers release, the claim waits for the holder's
- * own release. */
+/* C4: applies a release that was believed. If a session that has never tried for a lock of the workload sent it, and
+ * the holder's session is dedicated or the workload's losers release, the claim waits for the holder's own release. */
 static void apply_believed(struct outcome *f) {
     struct claim *live = its_own_live(f);
     struct workload *workload = outcome_workload(f);

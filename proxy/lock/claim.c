@@ -84,8 +84,7 @@ bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms
     bool ended = claim_ended(c) || (c->end_ms && now_ms >= c->end_ms);
     if (!ended || c->uses || claim_asked(c) || claim_is_delayed(c, now_ms)) /* PROXY LOCKS shows the delay */
         return false;
-    /* No other session needs the claim of a closed one: under `owner connection` none may use it, under `owner any` a
-     * release needs no claim. */
+    /* `owner connection`: no other session may use a closed one's claim; `owner any`: a release needs none */
     bool left = c->peer->closed && (c->rule->owner == LOCK_OWNER_CONNECTION || c->rule->owner == LOCK_OWNER_ANY);
     return left || now_ms >= claim_deadline(sh, c);
 }

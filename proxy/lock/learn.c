@@ -58,8 +58,7 @@ static bool says_nothing(const struct outcome *f) {
     return false;
 }
 
-/* S2: learns that the lease with this fence is live, or was live when Redis ran the script. Every older lease has
- * ended. */
+/* S2: the lease with this fence is live, or was when Redis ran the script. Every older lease has ended. */
 static void learn_live(struct outcome *f, uint64_t fence, enum lease_end why_others) {
     struct entry *en = f->entry;
     if (!en || !fence || fence <= en->gone_fence || fence <= en->live_fence || says_nothing(f))
@@ -69,9 +68,9 @@ static void learn_live(struct outcome *f, uint64_t fence, enum lease_end why_oth
     en->live_since = atomic_load(&f->e->attempts);
 }
 
-/* Learns from a grant whose fence is not greater than all fences that were known when the command began: the guard
- * record was lost and the node's clock is behind, as after a failover. The grant is nevertheless the later lease. The
- * fences of the known leases, which have ended, are set back behind it. */
+/* Learns from a grant whose fence is not above all that were known when the command began: the guard record was lost
+ * and the node's clock is behind, as after a failover. The known leases have ended; their fences are set back behind
+ * it. */
 static void learn_back(struct outcome *f) {
     struct entry *en = f->entry;
     uint64_t fence = f->result->fence;
@@ -170,9 +169,8 @@ void learn_loss(struct outcome *f) {
     learn_live(f, f->result->fence, LEASE_GONE);
 }
 
-/* Finds the claim of the live lease, which belongs to the session's client. If another proxy gave the lease, a claim
- * with a peer of its own is made for it, and kept while sessions meet the lease. NULL: the answer to the acquisition
- * has not come yet, or the claim is forgotten. */
+/* Finds the claim of the client's live lease. For another proxy's, a claim with a peer of its own is made, and kept
+ * while sessions meet it. NULL: the answer to the acquisition has not come yet, or the claim is forgotten. */
 static struct claim *learn_its_own(struct outcome *f, struct workload *workload) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;

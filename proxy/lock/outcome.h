@@ -1,5 +1,4 @@
-/* Private to proxy/lock/: a script's answer on its way through the engine. learn.c learns from it which lease is
- * live. apply.c changes the claims. */
+/* Private to proxy/lock/: a script's answer on its way through the engine, by learn.c and apply.c. */
 #pragma once
 
 #include "proxy/lock/choose.h"
