@@ -261,8 +261,8 @@ local function join(s, head, owns)
   if owns then redis.call('HSET', guard, 'by', party) end
 end
 
--- Removes the head, and so ends its lease. A repeat finds `reply`, or else the node. Returns the envelope for a release
--- with this outcome, whose reply is 1, and the node.
+-- Removes the head, and so ends its lease. A repeat finds `reply`, or else the node. Returns a release's envelope, and the
+-- node.
 local function release_head(s, outcome, reply)
   local fence, owner, head = s.fence or 0, s.owner or '', redis.call('LPOP', lock)
   unregister(head, node_record(head))
