@@ -11,6 +11,7 @@
 #   --@usual       usual.lua
 #   --@unfinished  unfinished.lua
 #   --@tell        tell.lua
+#   --@hash        hash.lua
 #
 # A file with none of the first two lines gets arguments.lua and common.lua in front. Lines that are
 # comments are left out, and functions that the script does not use: Redis makes every function anew for each call, which was a
@@ -39,6 +40,8 @@ file(READ ${FOLDER}/unfinished.lua unfinished HEX)
 string(HEX "--@unfinished\n" unfinished_mark)
 file(READ ${FOLDER}/tell.lua tell HEX)
 string(HEX "--@tell\n" tell_mark)
+file(READ ${FOLDER}/hash.lua hash HEX)
+string(HEX "--@hash\n" hash_mark)
 
 # leave_out(NAME): leaves out of the script in the variable NAME, which is in hex, comments, and top functions whose names are nowhere
 # else.
@@ -91,6 +94,7 @@ foreach(name ${names})
   string(REPLACE "${waits_mark}" "${waits}" hex "${hex}")
   string(REPLACE "${short_mark}" "${short}" hex "${hex}")
   string(REPLACE "${compare_mark}" "${compare}" hex "${hex}")
+  string(REPLACE "${hash_mark}" "${hash}" hex "${hex}")
   foreach(constant ${constants})
     string(REGEX MATCH "([A-Z_]+) = ([0-9]+)" row "${constant}")
     string(HEX "${CMAKE_MATCH_1}" constant_name)

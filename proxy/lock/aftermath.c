@@ -74,8 +74,7 @@ static void count_loss(struct workload *f, struct key_stats *c, bool followed, u
     after_count(&c->after, followed, row);
 }
 
-/* D3: sums the losses that count for a release behind `row` lost attempts. They are at this place in their own rows,
- * or later. */
+/* D3: sums the losses that are at the place of a release behind `row` lost attempts in their own rows, or later. */
 static int losses_so_far(const uint8_t *counts, unsigned row) {
     int sum = 0;
     for (unsigned i = place(row); i < AFTERMATH_ROWS; i++)
@@ -83,8 +82,7 @@ static int losses_so_far(const uint8_t *counts, unsigned row) {
     return sum;
 }
 
-/* D3: a score above 0 says that losers seem to release behind `row` lost attempts. `less`: how many followed losses
- * are left out, so that a release does not count for itself. */
+/* D3: above 0, losers seem to release behind `row` lost attempts. `less`: so many followed losses are left out. */
 static int score(const struct aftermath *a, unsigned row, int less) {
     return FOLLOWED_WEIGHT * (losses_so_far(a->followed, row) - less) - QUIET_WEIGHT * losses_so_far(a->quiet, row);
 }
@@ -262,13 +260,6 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
 }
 
 /* ---- a wrong refusal -------------------------------------------------------------------------------- */
-
-void aftermath_row(struct contender *w, const struct claim *live) {
-    if (!live || !claim_suspicious(live))
-        w->suspicious_row = 0;
-    else if (w->suspicious_row < LOSSES_MAX)
-        w->suspicious_row++;
-}
 
 bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w) {
     /* B2: losers that release would have released again, so the refused release was the holder's. */

@@ -1,7 +1,5 @@
-/*
- * Applies an answer to claims: makes them, spends them or gives them back, starts and ends their renewal, and reports
- * incidents. learn.c has learnt before which lease is live.
- */
+/* Applies an answer to claims: makes them, spends them or gives them back, starts and ends their renewal, and reports
+ * incidents. learn.c has learnt before which lease is live. */
 #include "proxy/lock/outcome.h"
 #include "proxy/lock/thresholds.h"
 
@@ -79,16 +77,6 @@ void apply_acquired(struct outcome *f) {
     outcome_schedule(f, claim_granted(f));
 }
 
-/* B2: the attempt has released the lease that had to make way. Ends that lease's claim, if it is still there. */
-static void apply_release_then_acquire(struct outcome *f) {
-    struct claim *c = f->plan->claim_fence ? claim_of_fence(f->entry, f->plan->claim_fence, f->peer->client) : NULL;
-    if (!c || !c->workload)
-        return;
-    aftermath_mistaken(c->workload, key_stats_find(f->entry, c->workload));
-    workload_vote(f->sh, c->workload, f->peer, c->peer, &f->plan->key, f->now_ms);
-    outcome_spend(f, c);
-}
-
 void apply_granted(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
     const struct lock_result *r = f->result;
@@ -105,9 +93,15 @@ void apply_granted(struct outcome *f) {
         if (rule->owner == LOCK_OWNER_CONNECTION)
             contender_forget_seen(w);
     }
-    if (f->plan->right == RIGHT_RELEASE_THEN_ACQUIRE)
-        apply_release_then_acquire(f);
-    struct claim *c = claim_granted(f);
+    struct claim *c = NULL;
+    if (f->plan->right == RIGHT_RELEASE_THEN_ACQUIRE && f->plan->claim_fence)
+        c = claim_of_fence(en, f->plan->claim_fence, f->peer->client);
+    if (c && c->workload) { /* B2: the attempt has released this lease, which had to make way */
+        aftermath_mistaken(c->workload, key_stats_find(en, c->workload));
+        workload_vote(f->sh, c->workload, f->peer, c->peer, &f->plan->key, f->now_ms);
+        outcome_spend(f, c);
+    }
+    c = claim_granted(f);
     struct key_stats *key_stats = key_stats_find(en, c->workload);
     drop_older(f, c->workload, key_stats);
     if (key_stats) {
@@ -135,8 +129,7 @@ void apply_granted(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-/* Makes a claim for an attempt that may have acquired, so that a release behind it is not refused. It is not renewed.
- */
+/* Makes a claim, which is not renewed, for an attempt that may have acquired, for a release behind it. */
 static void apply_unknown_acquisition(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
     if (f->claim && claim_is_live(f->claim, f->now_ms))
@@ -147,17 +140,6 @@ static void apply_unknown_acquisition(struct outcome *f) {
     c->period_ms = rule->lease_ms;
     c->reported = true;
     outcome_schedule(f, c);
-}
-
-/* C5: notes a SET XX. If it leaves the lock less than half of its time, no release is expected after the new end. If
- * it moves the end to later, it is an extension. Under `owner any` it may be any session's. */
-static void note_rewritten(const struct outcome *f, struct claim *c, int64_t end_ms) {
-    if (f->plan->verb != LOCK_REWRITE || !c->end_ms || c->leased || f->plan->rule->owner == LOCK_OWNER_ANY)
-        return;
-    if (end_ms && expiry_releases(c->end_ms - f->now_ms, end_ms - f->now_ms))
-        claim_extra(c)->deadline_ms = c->end_ms;
-    else if (c->extra && c->end_ms > end_ms)
-        c->extra->deadline_ms = 0;
 }
 
 void apply_done(struct outcome *f) {
@@ -192,7 +174,13 @@ void apply_done(struct outcome *f) {
         c->told_by = group_of(f->plan);
     if (unchanged)
         c->told = told_before;
-    note_rewritten(f, c, end_ms);
+    /* C5: a SET XX that leaves the lock less than half of its time may be a release: none is expected after the new
+     * end. One that moves the end to later is an extension. Under `owner any` it may be any session's. */
+    bool rewritten = f->plan->verb == LOCK_REWRITE && c->end_ms && !c->leased && f->plan->rule->owner != LOCK_OWNER_ANY;
+    if (rewritten && end_ms && expiry_releases(c->end_ms - f->now_ms, end_ms - f->now_ms))
+        claim_extra(c)->deadline_ms = c->end_ms;
+    else if (rewritten && c->extra && c->end_ms > end_ms)
+        c->extra->deadline_ms = 0;
     outcome_schedule(f, c);
 }
 
@@ -254,8 +242,9 @@ static struct claim *its_own_live(const struct outcome *f) {
     return f->result->fence ? claim_of_fence(f->entry, f->result->fence, f->peer->client) : NULL;
 }
 
-/* C3: gives the live claim the deadline of the older claim that the release has used: a missed release shifts later
- * ones only until then. */
+/* C3: gives the live claim the deadline of the older claim that was used: a missed release shifts later ones until
+ * then.
+ */
 static void inherit_deadline(const struct outcome *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
     const struct workload *workload = outcome_workload(f);
@@ -281,9 +270,8 @@ static void learn_course(struct outcome *f, const struct claim *used, bool freed
     }
 }
 
-/* C4: applies a release that was believed. A session that has never tried for a lock of the workload may be an
- * operator's. If the holder's session is dedicated, or the workload's losers release, the claim waits for the holder's
- * own release. */
+/* C4: applies a release that was believed. If a session that has never tried for a lock of the workload sent it, and
+ * the holder's session is dedicated or the workload's losers release, the claim waits for the holder's own release. */
 static void apply_believed(struct outcome *f) {
     struct claim *live = its_own_live(f);
     struct workload *workload = outcome_workload(f);

@@ -160,8 +160,7 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
         claim_release_sent(c);
 }
 
-/* Plans a command by a claim. K: if another proxy gave the lease that its session is recognised for, the script finds
- * the lease by its fence. */
+/* Plans a command by a claim. K: the script finds another proxy's lease, if it is recognised, by its fence. */
 static void plan_use(const struct speaker *s, struct lock_plan *plan, struct claim *c) {
     plan_claim(s->sh, plan, c);
     if (!c || !c->peer->remote || !s->recognised || !recognised_for(s->contender, c))
@@ -227,8 +226,7 @@ static void note_release(const struct speaker *s, struct lock_plan *plan) {
     w->lost_row = w->suspicious_row = 0;
 }
 
-/* D2: whether this DECR is the session's second in a row, while it holds nothing. One worker takes back only what it
- * has counted, so this DECR is another worker's. */
+/* D2: whether this DECR is another worker's: the session's second in a row, while it holds nothing. */
 static bool counts_down_again(const struct speaker *s, const struct lock_plan *plan) {
     const struct claim *own = entry_claims(s->en);
     while (own && own->peer != s->self)
@@ -320,9 +318,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_use(s, plan, c);
-    /* C6: another proxy may have released the chosen lease, so that the release is for a colleague's lease of another
-     * proxy. C3: if the chosen lease has ended, the script notes in the guard record until when its release was
-     * expected, for the proxy of the live lease. */
+    /* C6: another proxy may have released the chosen lease: the release is for another proxy's lease then. C3: if the
+     * chosen lease has ended, the guard record tells the live lease's proxy until when its release was expected. */
     if (c && s->pooled && !c->peer->remote && claim_is_live(c, s->now_ms)) {
         plan->right = RIGHT_ADOPT;
     } else if (c && s->pooled && !c->peer->remote && plan->verb == LOCK_RELEASE) {
@@ -340,8 +337,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
 
-/* F2: whether the command follows a loss over its own session, or one that it is pooled with. Marks the loss; the
- * workload counts the mark when the loss's time is over. */
+/* F2: whether the command follows a loss over its own session, or one that it is pooled with. Marks the loss. */
 static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) {
     struct key_stats *c = s->key_stats;
     for (unsigned i = 0; c && i < c->recent.count; i++) {
@@ -363,8 +359,7 @@ static bool behind_a_loss(const struct speaker *s) {
     return holder_dedicated(s) || s->now_ms - s->contender->sent_ms <= aftermath_at_once_ms(s->self);
 }
 
-/* F2: whether the workload's losers send an EXPIRE behind a refused attempt: three quarters of at least four losses
- * were followed by one. */
+/* F2: whether losers send an EXPIRE behind a refused attempt: it followed three quarters of at least four losses. */
 static bool losers_expire(const struct workload *f) {
     unsigned bits = f->followed & ((1u << f->follow_count) - 1);
     return f->follow_count >= FOLLOWED_LEAST && 4 * (unsigned)__builtin_popcount(bits) >= 3u * f->follow_count;
@@ -534,8 +529,8 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
 
 /* ---- the whole ------------------------------------------------------------------------------------- */
 
-/* Plans an attempt to acquire. HSETNX may set another field of a lock that its session holds, so the script gets that
- * lease's token. The attempt does not use the claim, and says nothing about it. */
+/* Plans an attempt. HSETNX may set another field of a lock that its session holds, so the script gets that lease's
+ * token. The attempt does not use the claim. */
 static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
     if (plan_release_then_acquire(s, plan))
         return;

@@ -9,9 +9,8 @@
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
 /* Makes the plan use this claim in place of the claim that was chosen, if any. */
 void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms);
-/* B2: finds the live lease that makes way for the session's next attempt, because a refused release of it was the
- * holder's. `suspects`: how many refused releases a script's answer has counted. NULL: there is no such lease. The
- * entry owns the claim. */
+/* B2: finds the entry's live lease that makes way for the session's next attempt, because a refused release of it was
+ * the holder's; NULL: there is none. `suspects`: how many refused releases a script's answer has counted. */
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
 /* Whether the session, or a pooled session whose reads count for it, was shown this value last. */
 bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct workload *f,

@@ -42,10 +42,6 @@ bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, c
 
 /* ---- sessions that may use a claim ----------------------------------------------------------------- */
 
-bool claim_pooled(const struct claim *c) {
-    return workload_pooled(c->workload, c->peer, c->rule);
-}
-
 static bool may_be_pooled(const struct claim *c) {
     return c->workload && !workload_dedicated(c->workload, c->peer);
 }
@@ -88,8 +84,7 @@ bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms
     bool ended = claim_ended(c) || (c->end_ms && now_ms >= c->end_ms);
     if (!ended || c->uses || claim_asked(c) || claim_is_delayed(c, now_ms)) /* PROXY LOCKS shows the delay */
         return false;
-    /* No other session needs the claim of a closed one: under `owner connection` none may use it, under `owner any` a
-     * release needs no claim. */
+    /* `owner connection`: no other session may use a closed one's claim; `owner any`: a release needs none */
     bool left = c->peer->closed && (c->rule->owner == LOCK_OWNER_CONNECTION || c->rule->owner == LOCK_OWNER_ANY);
     return left || now_ms >= claim_deadline(sh, c);
 }
@@ -123,10 +118,6 @@ void claim_expect_until(struct claim *c, int64_t deadline_ms) {
     struct claim_extra *extra = claim_extra(c);
     if (!extra->deadline_ms || deadline_ms < extra->deadline_ms)
         extra->deadline_ms = deadline_ms;
-}
-
-bool claim_suspicious(const struct claim *c) {
-    return c->suspects > 0 && !c->vouched;
 }
 
 bool claim_made_way(const struct claim *c, int64_t now_ms) {
@@ -215,11 +206,6 @@ void tenure_renumber(const struct claim *c, uint64_t fence) {
     struct tenure *t = tenure_find(c->entry, c->peer);
     if (t && t->fence == c->fence)
         t->fence = fence;
-}
-
-bool writes_for_others(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
-    bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && (f->facts & FACT_POOLED));
-    return workload_pooled(f, p, rule) && (pool || !p->overlapped);
 }
 
 bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db) {

@@ -2,9 +2,8 @@
  * Which locks are contended, for operators: lost attempts by key and minute, and by workload the times for which locks
  * were held and waited for. Decides nothing.
  *
- * For the keys each shard has a small table of sets of four. If a key finds its set full, it replaces the least
- * contended key of the set, so that contended keys stay. A workload's times are a part of it; what a forgotten workload
- * had goes to the shard's `others`.
+ * For the keys each shard has a small table of sets of four. A key that finds its set full replaces the least contended
+ * one. What a forgotten workload's times were goes to the shard's `others`.
  */
 #include "proxy/lock/evidence.h"
 

@@ -35,24 +35,27 @@ size_t lock_rule_doubt(const struct lock_rules *rules, size_t i, bool fence, cha
     const struct lock_rule *rule = get(rules, i);
     const char *kind = fence ? "fence" : "lock";
     char word[WORD_MAX], before[WORD_MAX];
-    int len = 0;
     lock_rule_word_show(rule->pattern, word, sizeof(word));
-    for (size_t j = 0; j < i && len == 0; j++)
+    for (size_t j = 0; j < i; j++)
         if (covers(get(rules, j), rule)) {
             lock_rule_word_show(get(rules, j)->pattern, before, sizeof(before));
-            len = snprintf(out, size,
-                           "%s %s: no key comes to this rule, since '%s %s' above it matches all of its keys, and the "
-                           "first match wins; write the narrower pattern first",
-                           kind, word, kind, before);
+            return (size_t)snprintf(
+                out, size,
+                "%s %s: no key comes to this rule, since '%s %s' above it matches all of its keys, and the "
+                "first match wins; write the narrower pattern first",
+                kind, word, kind, before);
         }
-    if (len == 0 && is_open(rule->pattern))
-        len = snprintf(out, size, "%s %s: the bracket is not closed; to match a bracket itself write \\[", kind, word);
-    if (len == 0 && !fence && rule->max_hold_ms > 0 && rule->max_hold_ms < rule->lease_ms)
-        len = snprintf(out, size, "lock %s: max-hold is below lease, so that the lease is never renewed", word);
-    if (len == 0 && !fence && rule->wait_ms > WAIT_USUAL_MS)
-        len = snprintf(out, size,
-                       "lock %s: clients may give up before wait is over: by default Jedis waits 2 s for a reply, "
-                       "go-redis 3 s, StackExchange.Redis 5 s",
-                       word);
-    return len > 0 ? (size_t)len : 0;
+    if (is_open(rule->pattern))
+        return (size_t)snprintf(out, size, "%s %s: the bracket is not closed; to match a bracket itself write \\[",
+                                kind, word);
+    if (!fence && rule->max_hold_ms > 0 && rule->max_hold_ms < rule->lease_ms)
+        return (size_t)snprintf(out, size, "lock %s: max-hold is below lease, so that the lease is never renewed",
+                                word);
+    if (!fence && rule->wait_ms > WAIT_USUAL_MS)
+        return (size_t)snprintf(
+            out, size,
+            "lock %s: clients may give up before wait is over: by default Jedis waits 2 s for a reply, "
+            "go-redis 3 s, StackExchange.Redis 5 s",
+            word);
+    return 0;
 }

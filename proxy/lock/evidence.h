@@ -5,15 +5,21 @@
 
 /* ---- workload.c ------------------------------------------------------------------------------------ */
 
-/* Numbers the workload of a session's identity for a key under a rule. `pattern`: the key's, hashed. */
-uint64_t workload_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
-/* Numbers a workload by the hashes of its identity, rule and pattern. */
-uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern);
+/* Numbers a workload by the hashes of its identity, rule and pattern. workload_number: of the session's identity. */
+static inline uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern) {
+    return hash_number(client ^ hash_number(rule ^ pattern));
+}
+static inline uint64_t workload_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
+    return workload_number_of(p->client->hash, rule->hash, pattern);
+}
 /* The next four find the workload with this number, or of a session's client, a rule (NULL: none) and a pattern. NULL:
  * there is none. workload_get makes it then. */
 struct workload *workload_of_key(const struct shard *sh, uint64_t key);
 struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number);
-struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
+static inline struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule,
+                                             uint64_t pattern) {
+    return rule ? workload_of(sh, p, workload_number(p, rule, pattern)) : NULL;
+}
 struct workload *workload_get(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t number,
                               const struct lock_key *key, int64_t now_ms);
 /* As workload_get, for a session that has tried to acquire this key: it has its session_stats there from now on. */
@@ -53,7 +59,6 @@ unsigned workload_facts(const struct workload *f);
 void facts_tell(struct workload *f);
 
 /* The next two count besides on a key, if c is not NULL. */
-enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
 void workload_count(struct workload *f, struct key_stats *c, enum tally_what what);
 /* Takes back the count of a release that was not carried out. */
 void workload_uncount(struct workload *f, struct key_stats *c);
@@ -63,9 +68,19 @@ bool workload_surplus(const struct workload *f, const struct key_stats *c);
 
 /* The workload's statistics on the key, or NULL. */
 struct key_stats *key_stats_find(const struct entry *en, const struct workload *f);
-void key_stats_value(struct key_stats *c, uint64_t value);
+/* Notes the value of an acquisition. */
+static inline void key_stats_value(struct key_stats *c, uint64_t value) {
+    c->values[c->value_next] = value;
+    c->value_next = (uint8_t)((c->value_next + 1) % KEY_STATS_VALUES);
+    c->value_count += c->value_count < KEY_STATS_VALUES;
+}
 /* Whether the values of the last acquisitions differ among themselves, or from `value`. */
-bool key_stats_varies(const struct key_stats *c, uint64_t value);
+static inline bool key_stats_varies(const struct key_stats *c, uint64_t value) {
+    unsigned i = 0;
+    while (i < c->value_count && c->values[i] == value)
+        i++;
+    return i < c->value_count;
+}
 
 /* Appends a loss. The caller takes the oldest one out first if the list is full. */
 static inline struct loss *losses_add(struct losses *l, int64_t now_ms, uint64_t session_id) {
@@ -86,7 +101,9 @@ static inline struct loss losses_take(struct losses *l) {
 /* ---- claim.c ---------------------------------------------------------------------------------- */
 
 /* Whether other sessions of the client may use the claim. */
-bool claim_pooled(const struct claim *c);
+static inline bool claim_pooled(const struct claim *c) {
+    return workload_pooled(c->workload, c->peer, c->rule);
+}
 /* For how many ms after its lease's end a pooled session's claim waits for its release. */
 int64_t claim_memory(const struct claim *c);
 /* When (ms) the claim stops waiting for the late release of its ended lease. */
@@ -101,7 +118,9 @@ bool claim_suspect(struct claim *c, uint32_t suspects);
 /* C3: a release was counted for an older claim, and was perhaps this claim's, which waits until deadline_ms at most. */
 void claim_expect_until(struct claim *c, int64_t deadline_ms);
 /* Whether a release was refused while the lease was live, and its holder has not extended it since. */
-bool claim_suspicious(const struct claim *c);
+static inline bool claim_suspicious(const struct claim *c) {
+    return c->suspects > 0 && !c->vouched;
+}
 /* The client's claim whose lease is live, as far as this proxy knows; NULL: none. */
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
 /* C6: whether the lease, which has ended before its time, may have been released through another proxy, over another
@@ -152,8 +171,6 @@ void aftermath_second(struct workload *f, struct key_stats *c, const struct peer
  * `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. */
 enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,
                                      const struct claim *live, bool patient, int64_t now_ms);
-/* B2: counts a lost attempt against a suspicious lease. A lease that is not suspicious ends the row. */
-void aftermath_row(struct contender *w, const struct claim *live);
 /* B2: whether so many attempts were lost in a row without a release that the refused release was the holder's. */
 bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w);
 /* B2: notes that a refused release was the holder's, so that the workload's losers count as quiet. c may be NULL. */
@@ -171,7 +188,10 @@ void tenure_renumber(const struct claim *c, uint64_t fence);
 /* Whether the client's other sessions, too, may write under a lease that was acquired over this session. A multiplexed
  * connection carries a whole process. A lease acquired over another connection therefore belongs to another process,
  * unless the workload is known to pool its connections. */
-bool writes_for_others(const struct lock_rule *rule, const struct workload *f, const struct peer *p);
+static inline bool writes_for_others(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
+    bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && (f->facts & FACT_POOLED));
+    return workload_pooled(f, p, rule) && (pool || !p->overlapped);
+}
 static inline bool claim_writes_for_others(const struct claim *c) {
     return writes_for_others(c->rule, c->workload, c->peer);
 }

@@ -1,7 +1,4 @@
-/*
- * Reports incidents, and names kinds and outcomes. The texts are for people: they never contain a lock's value or a
- * token.
- */
+/* Reports incidents, and names kinds and outcomes. The texts never contain a lock's value or a token. */
 #include "proxy/lock/ledger.h"
 
 #include <stdarg.h>

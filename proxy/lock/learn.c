@@ -58,8 +58,7 @@ static bool says_nothing(const struct outcome *f) {
     return false;
 }
 
-/* S2: learns that the lease with this fence is live, or was live when Redis ran the script. Every older lease has
- * ended. */
+/* S2: the lease with this fence is live, or was when Redis ran the script. Every older lease has ended. */
 static void learn_live(struct outcome *f, uint64_t fence, enum lease_end why_others) {
     struct entry *en = f->entry;
     if (!en || !fence || fence <= en->gone_fence || fence <= en->live_fence || says_nothing(f))
@@ -69,9 +68,9 @@ static void learn_live(struct outcome *f, uint64_t fence, enum lease_end why_oth
     en->live_since = atomic_load(&f->e->attempts);
 }
 
-/* Learns from a grant whose fence is not greater than all fences that were known when the command began: the guard
- * record was lost and the node's clock is behind, as after a failover. The grant is nevertheless the later lease. The
- * fences of the known leases, which have ended, are set back behind it. */
+/* Learns from a grant whose fence is not above all that were known when the command began: the guard record was lost
+ * and the node's clock is behind, as after a failover. The known leases have ended; their fences are set back behind
+ * it. */
 static void learn_back(struct outcome *f) {
     struct entry *en = f->entry;
     uint64_t fence = f->result->fence;
@@ -170,9 +169,8 @@ void learn_loss(struct outcome *f) {
     learn_live(f, f->result->fence, LEASE_GONE);
 }
 
-/* Finds the claim of the live lease, which belongs to the session's client. If another proxy gave the lease, a claim
- * with a peer of its own is made for it, and kept while sessions meet the lease. NULL: the answer to the acquisition
- * has not come yet, or the claim is forgotten. */
+/* Finds the claim of the client's live lease. For another proxy's, a claim with a peer of its own is made, and kept
+ * while sessions meet it. NULL: the answer to the acquisition has not come yet, or the claim is forgotten. */
 static struct claim *learn_its_own(struct outcome *f, struct workload *workload) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;
@@ -266,7 +264,10 @@ static void learn_key_stats(struct outcome *f) {
         return;
     if (claim_suspect(live, f->result->suspects))
         key_stats->unlike_losers = 0;
-    aftermath_row(w, live);
+    if (!claim_suspicious(live)) /* B2: ends the row of attempts that were lost against a suspicious lease */
+        w->suspicious_row = 0;
+    else if (w->suspicious_row < UINT8_MAX)
+        w->suspicious_row++;
     /* C3: through another proxy, a release was counted for an older lease. It may have been this lease's. */
     if (f->result->shifted_ms)
         claim_expect_until(live, f->now_ms + f->result->shifted_ms);
@@ -292,7 +293,9 @@ static void learn_value(struct outcome *f, struct workload *workload, const char
 }
 
 /* K1: the session was shown the lock's value, or named it. Returns whether it is recognised for the lease. */
-static bool learn_known(struct outcome *f, struct workload *workload, const char *value, size_t len) {
+static bool learn_known(struct outcome *f, const char *value, size_t len) {
+    struct workload *workload = outcome_workload(f);
+    outcome_entry(f);
     learn_value(f, workload, value, len);
     struct contender *w = contender_get(f->sh, f->entry, f->peer);
     uint64_t tried = outcome_value(f);
@@ -306,20 +309,17 @@ bool learn_answered(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->peer->closed || !r->shown || !r->value)
         return false;
-    struct workload *workload = outcome_workload(f);
     outcome_entry(f);
     learn_live(f, r->fence, LEASE_GONE);
-    return learn_known(f, workload, r->shown, r->shown_len);
+    return learn_known(f, r->shown, r->shown_len);
 }
 
 void learn_named(struct outcome *f) {
     const struct lock_result *r = f->result;
     const struct claim *c = claim_of_fence(f->entry, r->fence, NULL);
-    if (f->peer->closed || !r->value || (c ? c->peer == f->peer || c->peer->client != f->peer->client : !r->same))
-        return;
-    struct workload *workload = outcome_workload(f);
-    outcome_entry(f);
-    (void)learn_known(f, workload, r->value, r->value_len);
+    bool same = c ? c->peer != f->peer && c->peer->client == f->peer->client : r->same;
+    if (!f->peer->closed && r->value && same)
+        (void)learn_known(f, r->value, r->value_len);
 }
 
 void learn_repeated(struct outcome *f) {

@@ -156,9 +156,10 @@ enum {
     KEY_STATS_DEBTS = 32
 };
 
-/* Halved from time to time. */
+/* Releases, acquisitions and lost attempts, halved from time to time. */
+enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST, TALLIES };
 struct tally {
-    float releases, acquired, lost;
+    float of[TALLIES];
 };
 
 /* D3: counts of lost attempts. A loss is followed if a release comes at once over the same session, else quiet. The

@@ -1,7 +1,5 @@
-/*
- * What was seen of a lock: a command of a session on a key, with its effect. Live traffic, audit and MONITOR's lines
- * are told in this form, to the engine (audit.c) and to the observer.
- */
+/* What was seen of a lock: a command of a session on a key, with its effect. Live traffic, audit and MONITOR's lines
+ * are told in this form, to the engine (audit.c) and to the observer. */
 #pragma once
 
 #include "proxy/lock/engine.h"
@@ -75,13 +73,11 @@ struct lock_event {
 };
 
 /* Audit: the engine watches commands that pass unchanged, and infers from their replies what its scripts would have
- * said. It attributes a command when its reply comes, since replies come in the order in which Redis ran the commands.
- * A command that enforcing would have refused has been carried out, so that the lease which it met is over. If a reply
- * does not tell what became of the lock, the engine learns and reports nothing.
+ * said. It attributes a command when its reply comes, since replies come in Redis's order. A command that enforcing
+ * would have refused was carried out, so that the lease which it met is over. If a reply does not tell what became of
+ * the lock, the engine learns and reports nothing.
  *
- * engine_watch tells the engine that a command of this session on a key is being sent. The session's peer is kept until
- * engine_observe, which is called once for each engine_watch. Returns the number for lock_event.watched, never 0.
- *
- * engine_observe tells the engine the answer. Returns how enforcing would have answered, for tests. */
+ * engine_watch: a command of this session on a key is being sent. Returns the number for lock_event.watched, never 0.
+ * engine_observe, once for each engine_watch: the answer. Returns how enforcing would have answered, for tests. */
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key);
 enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_event *sight, int64_t now_ms);

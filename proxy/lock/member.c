@@ -1,9 +1,5 @@
-/*
- * Sessions come, change their identity and go. Knows no commands.
- *
- * Only the shards that a session has used know it: lock_session.shards has a bit for each. In a shard the session is a
- * peer.
- */
+/* Sessions come, change their identity and go. Knows no commands. Only the shards that a session has used know it, as a
+ * peer: lock_session.shards has a bit for each. */
 #include "proxy/lock/member.h"
 
 #include "parser/invariant.h"
@@ -35,8 +31,7 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
 
 /* ---- what closed sessions leave -------------------------------------------------------------------- */
 
-/* Claims and contenders of closed sessions that are handled in a millisecond. A session may have 200,000 leases, and
- * Redis is told of each. */
+/* Claims and contenders that are handled in a millisecond: a session may have 200,000, and Redis is told of each. */
 enum { LEAVE_STEPS = 64 };
 
 static void steps_begin(struct lock_engine *e, int64_t now_ms) {
@@ -128,9 +123,9 @@ static void leave_all(struct lock_engine *e, struct list_node *from, int64_t now
     }
 }
 
-/* Abandons what earlier sessions of a client have left, whose last session has closed or changed its identity. Another
- * session may be closing at the same time. Either this function sees what that session has left, or that session sees
- * that no session of the client is open. */
+/* Abandons what earlier sessions of a client have left, whose last session has closed or changed its identity. If
+ * another one is closing now, either this function sees what it has left, or it sees that none of the client's is open.
+ */
 static void last_left(struct lock_engine *e, struct lock_client *client, int64_t now_ms) {
     leave_all(e, &client->closed_peers, now_ms);
     pthread_mutex_lock(&e->clients.mutex);
@@ -201,8 +196,7 @@ static void keep_one_shot(struct shard *sh, struct claim *c, int64_t now_ms) {
 
 /* ---- sessions --------------------------------------------------------------------------------------- */
 
-/* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session was the
- * last one. */
+/* Notes that a session of the client has closed; the caller keeps its reference. Returns whether it was the last. */
 static bool client_close(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
     invariant(c->open > 0, "a client without sessions has one less");

@@ -1,7 +1,5 @@
-/*
- * A script's answer, and what the files that apply it have in common: the claim that it touched, the claim that it used
- * up, the value that it showed.
- */
+/* A script's answer, and what the files that apply it have in common: the claims that it concerns, and the value that
+ * it showed. */
 #include "proxy/lock/outcome.h"
 
 #include "parser/invariant.h"
@@ -62,20 +60,12 @@ struct entry *outcome_entry(struct outcome *f) {
     return f->entry;
 }
 
-struct workload *outcome_workload(const struct outcome *f) {
-    return workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-}
-
 bool outcome_schedule(struct outcome *f, struct claim *c) {
     if (lease_schedule(f->sh, c, f->now_ms))
         return true;
     if (c == f->claim)
         f->claim = NULL;
     return false;
-}
-
-uint64_t outcome_value(const struct outcome *f) {
-    return f->plan->field ? f->plan->field : hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
 }
 
 /* ---- what ends a tenure ------------------------------------------------------------------------ */

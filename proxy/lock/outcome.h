@@ -1,5 +1,4 @@
-/* Private to proxy/lock/: a script's answer on its way through the engine. learn.c learns from it which lease is
- * live. apply.c changes the claims. */
+/* Private to proxy/lock/: a script's answer on its way through the engine, by learn.c and apply.c. */
 #pragma once
 
 #include "proxy/lock/choose.h"
@@ -30,9 +29,13 @@ const struct lock_incident *outcome_occasion(struct outcome *f);
 /* The key's entry, made if there is none. */
 struct entry *outcome_entry(struct outcome *f);
 /* The workload of the answer's session; NULL: nothing is known of the workload. */
-struct workload *outcome_workload(const struct outcome *f);
+static inline struct workload *outcome_workload(const struct outcome *f) {
+    return workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+}
 /* The keyed hash of the value that the command writes, or for a hash lock value_of_field's. */
-uint64_t outcome_value(const struct outcome *f);
+static inline uint64_t outcome_value(const struct outcome *f) {
+    return f->plan->field ? f->plan->field : hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
+}
 /* Whether the outcome is a refusal: HELD or FOREIGN. */
 static inline bool outcome_refused(const struct outcome *f) {
     return f->result->outcome == LOCK_HELD || f->result->outcome == LOCK_FOREIGN;

@@ -103,8 +103,8 @@ static bool lost_to(const struct contender *w, const struct claim *c) {
     return w && w->lost && w->lost_fence == c->fence;
 }
 
-/* Whether the successor works as one that was started anew: it has let go of other locks of the lease's workload. Locks
- * that it still has may be a part of the work under the lease. */
+/* Whether the successor was started anew: it has let go of other locks of the lease's workload. Locks that it still has
+ * may be a part of the work under the lease. */
 static bool works_elsewhere(struct shard *sh, const struct peer *p, const struct claim *c) {
     uint64_t pattern;
     struct lock_key key = entry_key(c->entry);

@@ -1,6 +1,5 @@
 /* What engine, observer and PROXY ADVISE take for evidence of how a workload's sessions and losers behave, and how much
- * of it is enough. Each counts for itself, since the engine halves its counts and the observer also sees keys outside
- * of all rules. All ask here. The figures were found by simulation (workload.c). */
+ * is enough. Each counts for itself: the engine halves its counts, the observer also sees keys outside of all rules. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,14 +12,13 @@ enum {
     SURPLUS = 3        /* D1: losers release from so many releases more than acquisitions on */
 };
 
-/* D1: whether losers send some of the releases: their surplus over the acquisitions is large, and at least half of what
- * losers may have sent. */
+/* D1: whether losers send some of the releases: the surplus is large, and half of what losers may have sent. */
 static inline bool surplus_is_losers(double releases, double acquired, double losers) {
     return releases - acquired >= SURPLUS && (releases - acquired) * 2 >= losers;
 }
 
-/* Whether a release over the session that had acquired shows that the session is one worker's: others have lost an
- * attempt during the lease, and the session itself has not. */
+/* Whether a release over the session that had acquired shows that it is one worker's: others have lost an attempt
+ * during the lease, and the session itself has not. */
 static inline bool release_shows_dedicated(bool contended, bool self_lost) {
     return contended && !self_lost;
 }
@@ -30,8 +28,8 @@ static inline bool expiry_releases(int64_t new_ms, int64_t left_ms) {
     return new_ms <= left_ms / 2;
 }
 
-/* Whether contended releases in a row over the session that had acquired, of the workload or of one session, show that
- * a session is one worker's. `workload_row`: so many of the workload are enough. */
+/* Whether rows of such releases, of the workload or of one session, show it. `workload_row`: so many of the workload
+ * are enough. */
 static inline bool rows_dedicated(uint64_t workload, uint64_t session, uint64_t workload_row) {
     return workload >= workload_row || session >= SESSION_ROW;
 }

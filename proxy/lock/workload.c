@@ -44,8 +44,7 @@ static struct fact *fact_first(const struct shard *sh) {
     return n ? LIST_ENTRY(n, struct fact, order) : NULL;
 }
 
-/* Changes what is known of a workload: `facts` hold now, `over` do not hold any more. Returns all that is known now,
- * as bits of enum workload_fact. */
+/* Changes what is known of a workload: `facts` hold now, `over` do not. Returns all that is known now. */
 static unsigned fact_note(struct shard *sh, uint64_t key, unsigned facts, unsigned over, int64_t confirmed_ms) {
     struct fact *known = fact_find(sh, key);
     facts = ((known ? known->facts : 0) & ~over) | facts;
@@ -78,8 +77,8 @@ unsigned workload_facts(const struct workload *f) {
     return f->facts | (dedicated ? FACT_DEDICATED : 0u);
 }
 
-/* Gives the workload what another proxy or an earlier run has learnt: `facts` hold, `over` do not hold any more. What
- * this proxy has seen itself wins. Returns whether this call has made the workload pooled. */
+/* Gives the workload what another proxy or an earlier run has learnt. What this proxy has seen itself wins. Returns
+ * whether this call has made the workload pooled. */
 static bool workload_take(struct workload *f, unsigned facts, unsigned over) {
     bool pools = facts & ~f->facts & FACT_POOLED;
     f->facts &= ~(over & (FACT_LOSERS_RELEASE | FACT_LOSERS_QUIET));
@@ -95,8 +94,7 @@ static bool workload_take(struct workload *f, unsigned facts, unsigned over) {
     return pools;
 }
 
-/* Tells the sink all that is known of the workload. Audit changes nothing in Redis: the sink is told once the rule is
- * enforced. */
+/* Tells the sink all that is known of the workload; under audit, once the rule is enforced. */
 static void tell(struct workload *f, int64_t now_ms) {
     if (f->audited)
         return;
@@ -134,14 +132,6 @@ bool workload_learn(struct workload *f, enum workload_fact fact) {
 }
 
 /* ---- the table --------------------------------------------------------------------------------- */
-
-uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern) {
-    return hash_number(client ^ hash_number(rule ^ pattern));
-}
-
-uint64_t workload_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
-    return workload_number_of(p->client->hash, rule->hash, pattern);
-}
 
 static uint64_t workload_hash(const struct table_link *link) {
     return LIST_ENTRY(link, struct workload, link)->key;
@@ -249,10 +239,6 @@ inline struct workload *workload_of(struct shard *sh, const struct peer *p, uint
     return h ? h->workload : workload_of_key(sh, number);
 }
 
-struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
-    return rule ? workload_of(sh, p, workload_number(p, rule, pattern)) : NULL;
-}
-
 struct workload *workload_get(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t number,
                               const struct lock_key *key, int64_t now_ms) {
     struct workload *f = workload_of(sh, p, number);
@@ -355,12 +341,10 @@ void engine_each_workload(struct lock_engine *e, void (*fn)(void *arg, const str
 /* ---- what losers send ---------------------------------------------------------------------------- */
 
 static void tally_add(struct tally *t, enum tally_what what) {
-    *(what == TALLY_RELEASED ? &t->releases : what == TALLY_ACQUIRED ? &t->acquired : &t->lost) += 1;
-    if (t->lost + t->acquired > FADE_ATTEMPTS) {
-        t->releases /= 2;
-        t->acquired /= 2;
-        t->lost /= 2;
-    }
+    t->of[what] += 1;
+    bool fades = t->of[TALLY_LOST] + t->of[TALLY_ACQUIRED] > FADE_ATTEMPTS;
+    for (int i = 0; fades && i < TALLIES; i++)
+        t->of[i] /= 2;
 }
 
 void workload_count(struct workload *f, struct key_stats *c, enum tally_what what) {
@@ -370,14 +354,15 @@ void workload_count(struct workload *f, struct key_stats *c, enum tally_what wha
 }
 
 void workload_uncount(struct workload *f, struct key_stats *c) {
-    f->n.releases -= f->n.releases >= 1 ? 1 : 0;
+    f->n.of[TALLY_RELEASED] -= f->n.of[TALLY_RELEASED] >= 1;
     if (c)
-        c->n.releases -= c->n.releases >= 1 ? 1 : 0;
+        c->n.of[TALLY_RELEASED] -= c->n.of[TALLY_RELEASED] >= 1;
 }
 
 bool workload_surplus(const struct workload *f, const struct key_stats *c) {
-    const struct tally *n = c && c->n.lost + c->n.acquired >= KEY_ATTEMPTS ? &c->n : &f->n;
-    return surplus_is_losers(n->releases, n->acquired, n->lost); /* each lost attempt may have sent one */
+    bool key = c && c->n.of[TALLY_LOST] + c->n.of[TALLY_ACQUIRED] >= KEY_ATTEMPTS;
+    const float *of = key ? c->n.of : f->n.of;
+    return surplus_is_losers(of[TALLY_RELEASED], of[TALLY_ACQUIRED], of[TALLY_LOST]);
 }
 
 /* ---- a contended key ------------------------------------------------------------------------------ */
@@ -387,20 +372,6 @@ struct key_stats *key_stats_find(const struct entry *en, const struct workload *
     while (c && c->workload != f)
         c = c->next;
     return c;
-}
-
-void key_stats_value(struct key_stats *c, uint64_t value) {
-    c->values[c->value_next] = value;
-    c->value_next = (uint8_t)((c->value_next + 1) % KEY_STATS_VALUES);
-    if (c->value_count < KEY_STATS_VALUES)
-        c->value_count++;
-}
-
-bool key_stats_varies(const struct key_stats *c, uint64_t value) {
-    for (unsigned i = 0; i < c->value_count; i++)
-        if (c->values[i] != value)
-            return true;
-    return false;
 }
 
 /* ---- what comes back from Redis -------------------------------------------------------------------- */

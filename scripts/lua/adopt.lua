@@ -37,8 +37,7 @@ local function held_with_argument()
   end
 end
 
--- Returns the value or field that the script's new lock is held with, and the lock's kind. If no argument is a field
--- of a hash, the hash gets no expiry.
+-- Returns the value or field that the new lock is held with, and its kind. A hash without a known field gets no expiry.
 local function made()
   local value, kind = held_with_argument()
   if value or type(s.value) == 'string' then return value or s.value, kind end

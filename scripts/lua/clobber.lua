@@ -60,8 +60,8 @@ for i = 1, n do
   if s.value then
     -- S1: another session's live lease is not ended.
     local how, why = may_touch(s)
-    -- Other sessions' nodes wait in a list lock. What acquires is refused by whatever is there; by the caller's own lease
-    -- it says no itself.
+    -- Other sessions' nodes wait in a list lock. What acquires is refused by whatever is there, but says no itself to the
+    -- caller's own lease.
     if s.list or (acquires and s.token ~= claim) then how, why = false, s.token and 'held' or 'foreign' end
     if acquires and s.token == each[i].attempt then return envelope(1, 'granted', s, s.pttl) end -- a repeat
     if not how then

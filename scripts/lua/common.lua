@@ -256,8 +256,7 @@ local function lease_pttl(field)
   return left >= 0 and (pttl == -1 or left < pttl) and left or pttl
 end
 
--- L1: gives the lock the rule's lease if neither the lock nor the holder's field has an expiry. Returns the lease's
--- PTTL, and whether the lock got the rule's lease.
+-- L1: gives the lock the rule's lease if neither it nor the holder's field has an expiry. Returns the PTTL, and whether so.
 local function bound(field)
   local pttl = lease_pttl(field)
   local leased = pttl == -1 and lease > 0
@@ -296,8 +295,7 @@ local function secure(s, frees)
   if ends == -1 then redis.call('PERSIST', guard) end
 end
 
--- The key whose expiry is at least the fence of every lease in this slot that was given in the short form. Its name is
--- that of the guard record of a lock named {TAG}.
+-- The key whose expiry is at least the fence of every short-form lease in this slot: named as the guard record of {TAG}.
 local function watermark_key()
   local tag = string.match(guard, '{[^}]*}')
   return 'lockkeeper:' .. tag .. ':' .. tag
@@ -312,8 +310,7 @@ local function watermark(now)
   return failed(fence) and now + left + 1 or fence
 end
 
--- A fence above that of every earlier lease, in microseconds of the node's clock if it is the greatest. Also returns that
--- clock in ms.
+-- A fence above every earlier lease's, the node's clock in microseconds if that is the greatest; and that clock in ms.
 local function next_fence(s)
   local t = redis.call('TIME')
   local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -358,8 +355,8 @@ local function disown(s)
   if s.stale_token then redis.call('HSET', guard, 'token', '') end
 end
 
--- Called after a command has changed the lock within its lease: updates the guard record, and returns the PTTL. `anew`:
--- the command replaced the whole value. A key without a lease gets no expiry.
+-- Called after a command has changed the lock (`anew`: its whole value) within its lease: updates the guard record, and
+-- returns the PTTL. A key without a lease gets no expiry.
 local function follow(s, value, anew)
   if s.token then
     local pttl, leased = bound(s.kind == 'hash' and value)

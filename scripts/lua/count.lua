@@ -46,8 +46,7 @@ local how, why = may_touch(s)
 local beside = field and s.value and (s.token and (field ~= s.held or not counts) or not (old or s.token or field == s.held))
 if s.token and not how and not counts then return envelope(locked(s), why, s) end
 
--- Returns what the command would make of the counter. Returns nil if the counter or the step is no integer of at most
--- 15 characters: then only the command itself can tell.
+-- What the command would make of the counter; nil: the counter or the step is no integer of at most 15 characters.
 local function foreseen()
   local by = ({incr = '1', decr = '-1', incrby = ARGV[13], decrby = ARGV[13], hincrby = ARGV[14]})[string.lower(ARGV[11])]
   for _, n in ipairs({old, by or ''}) do
@@ -55,8 +54,8 @@ local function foreseen()
   end
   return int(was + (string.lower(ARGV[11]) == 'decrby' and -by or by))
 end
--- For a lock that the caller may not touch, and that would hold `value` after the command: returns the refusal, or nil
--- if the command may run. `reply`: what a release expects.
+-- The refusal for a lock that the caller may not touch and that would hold `value`; nil: the command may run. `reply`: what
+-- a release expects.
 local function refuse(value, reply)
   if s.token and not above_zero(old) and above_zero(value) then return envelope(locked(s), why, s) end -- 1 says acquired
   local now = tonumber(value)

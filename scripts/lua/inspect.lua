@@ -2,8 +2,7 @@
 -- 'done' if the claim's lease is the live one, else 'held', 'foreign' or 'free'.
 local s = look(true)
 local delay_left = delayed(s, true)
-local kind = redis.call('TYPE', lock)
-kind = kind.ok or kind
+local kind = redis.call('TYPE', lock).ok
 local pairs_ = {'key', lock, 'state', s.token and 'held' or (s.value and 'foreign' or delay_left and 'delayed' or 'free'), 'type', kind}
 local function add(name, value)
   pairs_[#pairs_ + 1] = name

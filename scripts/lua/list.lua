@@ -53,8 +53,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local lost, lost_owner, granted = 0, '', ''
 
 local function type_of_lock()
-  local kind = redis.call('TYPE', lock)
-  return kind.ok or kind
+  return redis.call('TYPE', lock).ok
 end
 
 local function queue_envelope(reply, outcome, s)
@@ -262,8 +261,8 @@ local function join(s, head, owns)
   if owns then redis.call('HSET', guard, 'by', party) end
 end
 
--- Removes the head, and so ends its lease. A repeat finds `reply`, or else the node. Returns the envelope for a release
--- with this outcome, whose reply is 1, and the node.
+-- Removes the head, and so ends its lease. A repeat finds `reply`, or else the node. Returns a release's envelope, and the
+-- node.
 local function release_head(s, outcome, reply)
   local fence, owner, head = s.fence or 0, s.owner or '', redis.call('LPOP', lock)
   unregister(head, node_record(head))

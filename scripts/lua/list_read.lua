@@ -47,8 +47,7 @@ local function near_step(record)
   return seated and #may < MAY_MAX and 'join' or 'waits'
 end
 
--- Puts the caller into `early`: it gets a seat if the node's own party leaves soon. Until then its token does not
--- stand for the lease.
+-- Puts the caller into `early`: until the node's own party leaves, its token does not stand for the lease.
 local function come_early(head)
   if not s.token then
     hold(s, head, false)

@@ -6,6 +6,5 @@ if not s.value or type(s.value) == 'string' then
   reply = command()
   return envelope(reply, failed(reply) and 'error' or 'done')
 end
-local kind = redis.call('TYPE', lock)
-if (kind.ok or kind) ~= 'list' then return envelope(command(), 'error') end
+if redis.call('TYPE', lock).ok ~= 'list' then return envelope(command(), 'error') end
 return envelope(locked(s), s.token and 'held' or 'foreign', s)

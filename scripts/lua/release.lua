@@ -37,8 +37,7 @@ if compares then
   if equal == 'eq' and type(s.value) == 'string' then seen = '=' .. s.value end -- the caller knows the value
 end
 if s.value then how, why = may_touch(s) end
--- The late release of a lease that ended without one ends the rule's lock-delay: its holder has finished. So does PROXY
--- RELEASE.
+-- The late release of a lease that ended without one ends the rule's lock-delay. So does PROXY RELEASE.
 if not s.value and s.stale_token and not s.short and
   (delayed(s) or s.stale_token == claim and redis.call('HGET', guard, 'delay')) then
   redis.call('HSET', guard, 'token', '')

@@ -14,8 +14,7 @@
 -- over, and a lock with its value is still there: most probably its holder has moved the expiry past all proxies.
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
--- Whether the claim is of a party that was shown a list lock's head early (list.lua). Its token may still come to
--- stand for the lease, so the outcome must not say that the lease is gone.
+-- Whether the claim is of a party that was shown the head early (list.lua): its token may come to stand for the lease.
 local function early()
   local g = redis.call('HMGET', guard, 'early', 'early_at')
   local fresh = g[2] and tonumber(g[2]) >= now_ms() - QUEUE_EARLY_MS

@@ -20,8 +20,8 @@ if not s.value then
   local mine, pttl = take(s, ARGV[10 + at])
   return envelope(reply, 'granted', mine, pttl)
 end
--- C5: whether the command leaves the lock half of its time or less. It may be a release then, and is an extension
--- otherwise. Only a refused release makes a lease suspect.
+-- C5: whether the command leaves the lock half of its time or less, and so may be a release. Only a refused release makes
+-- a lease suspect.
 local function shortens()
   local left = redis.call('PTTL', lock)
   for i = 11 + at, #ARGV - 1 do

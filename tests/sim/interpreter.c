@@ -113,7 +113,7 @@ static void close_globals(void) {
         fail("globals");
 }
 
-/* cmsgpack as far as fields.lua needs it: a number, or an array of one text or nil. */
+/* cmsgpack as far as hash.lua needs it: a number, or an array of one text or nil. */
 static void open_cmsgpack(void) {
     static const char SOURCE[] = "cmsgpack = {pack = function(v) "
                                  "return type(v) == 'number' and 'i' .. v or v[1] and 't' .. v[1] or 'n' end,"

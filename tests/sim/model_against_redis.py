@@ -97,7 +97,7 @@ def load_scripts(redis):
             return f.read()
 
     common = text_of("arguments") + text_of("common")
-    parts = {part: text_of(part) for part in ("usual", "unfinished", "tell", "list", "waits", "text", "compare")}
+    parts = {part: text_of(part) for part in ("usual", "unfinished", "tell", "list", "waits", "text", "compare", "hash")}
     with open(os.path.join(ROOT, "proxy", "lock", "script_constants.h"), encoding="utf-8") as f:
         constants = re.findall(r"^    ([A-Z_]+) = ([0-9]+)", f.read(), re.M)
     shas = {}

@@ -282,7 +282,7 @@ static void lost(struct reading *x, const struct noted_key *key, const char *act
                                      .time_ms = worker_now(x->w),
                                      .key = key->op.name,
                                      .rule = key->rule->pattern,
-                                     .client = x->note->who,
+                                     .client = x->note->sender.who,
                                      .command = x->note->command->name,
                                      .action = action};
     engine_report(x->w->shared->engine, &on);
