@@ -13,12 +13,11 @@
 
 struct admin_server {
     int fd;
-    struct http *http;
-    struct pages_source source;
+    struct pages *pages;
     struct worker *first;
     const char *(*unready)(void *arg);
     void *unready_arg;
-    struct http_options options;
+    const struct config *config; /* of the start */
     struct ev_io io;
     struct ev_timer timer;
     struct ev_timer step;   /* for the next step of the walk */
@@ -35,8 +34,7 @@ struct admin_server *admin_server_open(struct listen_set *set, const struct conf
         return NULL;
     struct admin_server *m = memory_zalloc(sizeof(*m));
     m->fd = fd;
-    m->options.names = (const char *const *)config->admin_hosts.words;
-    m->options.name_count = config->admin_hosts.count;
+    m->config = config;
     bool v6 = strchr(address, ':') != NULL;
     text_printf(&m->address, "%s%s%s:%lld", v6 ? "[" : "", address, v6 ? "]" : "", (long long)config->admin_port);
     return m;
@@ -58,8 +56,8 @@ static const char *unready(void *arg, bool all) {
 }
 
 static void serve(struct ev_loop *loop, struct admin_server *m) {
-    http_run(m->http);
-    long long wait = http_wait_ms(m->http);
+    pages_run(m->pages);
+    long long wait = pages_wait_ms(m->pages);
     ev_timer_stop(loop, &m->timer);
     if (wait < 0)
         return;
@@ -82,7 +80,7 @@ static void on_step(struct ev_loop *loop, struct ev_timer *timer, int events) {
         return;
     }
     m->first->walk = m->walk;
-    http_gathered(m->http);
+    pages_gathered(m->pages);
     m->first->walk = NULL;
     engine_walk_free(m->walk);
     m->walk = NULL;
@@ -102,14 +100,19 @@ void admin_server_start(struct admin_server *m, struct worker *first, const stru
     m->first = first;
     m->unready = is_unready;
     m->unready_arg = unready_arg;
-    m->source =
-        (struct pages_source){.admin = *admin, .arg = m, .metrics = collect, .unready = unready, .gather = gather};
-    m->http = pages_open(m->fd, &m->source, &m->options);
-    if (!m->http) {
+    struct pages_source source = {.admin = *admin,
+                                  .names = (const char *const *)m->config->admin_hosts.words,
+                                  .name_count = m->config->admin_hosts.count,
+                                  .arg = m,
+                                  .metrics = collect,
+                                  .unready = unready,
+                                  .gather = gather};
+    m->pages = pages_open(m->fd, &source);
+    if (!m->pages) {
         log_warning("The HTTP server does not start: there is no status page");
         return;
     }
-    ev_io_init(&m->io, on_readable, http_fd(m->http), EV_READ);
+    ev_io_init(&m->io, on_readable, pages_fd(m->pages), EV_READ);
     ev_init(&m->timer, on_time);
     ev_timer_init(&m->step, on_step, 0., 0.);
     m->io.data = m->timer.data = m->step.data = m;
@@ -120,13 +123,13 @@ void admin_server_start(struct admin_server *m, struct worker *first, const stru
 void admin_server_close(struct admin_server *m) {
     if (!m)
         return;
-    if (m->http) {
+    if (m->pages) {
         ev_io_stop(worker_loop(m->first), &m->io);
         ev_timer_stop(worker_loop(m->first), &m->timer);
         ev_timer_stop(worker_loop(m->first), &m->step);
         if (m->walk)
             engine_walk_free(m->walk);
-        http_close(m->http);
+        pages_close(m->pages);
     } else {
         close(m->fd);
     }

@@ -69,15 +69,25 @@ static void close_admin(struct ending *e) {
     *e->monitor = NULL;
 }
 
+/* The configuration in force in this thread. */
+static const struct config *config_of(const struct ending *e) {
+    return e->shared->workers[0]->config;
+}
+
+static int64_t finish_ms(const struct ending *e) {
+    const struct config *c = config_of(e);
+    return (c->finish_timeout_s < c->shutdown_timeout_s ? c->finish_timeout_s : c->shutdown_timeout_s) * 1000;
+}
+
 /* Has all threads close their clients, within finish-timeout. */
 static void stop_workers(struct ending *e) {
     for (unsigned i = 0; i < e->shared->threads; i++)
-        worker_stop(e->shared->workers[i], live_finish_ms(e->live));
+        worker_stop(e->shared->workers[i], finish_ms(e));
 }
 
 /* Leaves. If another process has taken the sockets, it also serves the operator's pages from now on. */
 static void leave(struct ending *e, bool handed, bool succeeded) {
-    int64_t bound_ms = live_shutdown_ms(e->live);
+    int64_t bound_ms = config_of(e)->shutdown_timeout_s * 1000;
     e->leaving = true;
     e->handed = handed;
     if (succeeded)
@@ -115,14 +125,14 @@ static void stop(struct ending *e, const char *signal) {
     }
     e->stopping = true;
     cancel_successor(e);
-    if (!e->leaving && e->config->reuse_port && listen_has_rival(e->listeners)) {
+    if (!e->leaving && config_of(e)->reuse_port && listen_has_rival(e->listeners)) {
         log_notice("Received %s, and another process has the port", signal);
         leave(e, false, true);
         return;
     }
     log_notice("Received %s: finishing what is in flight", signal);
     if (!e->handed)
-        notify_stopping(live_finish_ms(e->live));
+        notify_stopping(finish_ms(e));
     stop_workers(e);
 }
 
@@ -230,7 +240,8 @@ static int spawn(char **argv, const struct text own[OWN], const int *fds, size_t
  * has the reason. */
 static bool start_successor(struct ending *e, const char *mark) {
     struct ev_loop *loop = worker_loop(e->shared->workers[0]);
-    size_t count;
+    const struct listen_set *set = e->listeners;
+    size_t count = 0;
     int ends[2];
     pid_t pid = 0;
     if (!e->board)
@@ -240,22 +251,23 @@ static bool start_successor(struct ending *e, const char *mark) {
         log_warning("No take-over: %s", strerror(errno));
         return false;
     }
-    struct handed_socket *sockets = listen_offer(e->listeners, &count);
     struct text own[OWN] = {0};
-    int *fds = memory_alloc((count + 3) * sizeof(*fds));
+    int *fds = memory_alloc((set->count + 3) * sizeof(*fds));
     fds[0] = ends[1];
     text_printf(&own[0], "%s=", HANDED_SOCKETS);
-    for (size_t i = 0; i < count; i++) {
-        text_printf(&own[0], "%c", HANDED_LETTERS[2 * (size_t)sockets[i].use + (sockets[i].managed ? 1 : 0)]);
-        fds[1 + i] = sockets[i].fd;
+    for (size_t i = 0; i < set->count; i++) {
+        const struct worker_socket *w = &set->sockets[i];
+        if (w->copy)
+            continue;
+        text_printf(&own[0], "%c", HANDED_LETTERS[2 * (size_t)(w->tls ? SOCKET_TLS : SOCKET_PLAIN) + w->shared]);
+        fds[++count] = w->fd;
     }
-    memory_free(sockets);
     if (*e->monitor) {
         text_printf(&own[0], "%c", HANDED_LETTERS[2 * (size_t)SOCKET_ADMIN]);
         fds[++count] = admin_server_socket(*e->monitor);
     }
     fds[++count] = e->board_file;
-    text_printf(&own[1], "%s=%s", HANDED_PATH, e->listeners->unix_path ? e->listeners->unix_path : "");
+    text_printf(&own[1], "%s=%s", HANDED_PATH, set->unix_path ? set->unix_path : "");
     text_printf(&own[2], "%s=%s", HANDED_MARK, mark ? mark : "");
     text_printf(&own[3], "%s=%d", HANDED_BOARD, e->board ? FIRST + (int)count : 0);
     int failed = spawn(e->argv, own, fds, count + (e->board != NULL), &pid);
@@ -322,7 +334,7 @@ void ending_signal(struct ending *e, int number) {
     } else if (!e->leaving && !e->stopping) {
         cancel_successor(e);
         log_notice("Received SIGQUIT: no new clients");
-        leave(e, false, e->config->reuse_port && listen_has_rival(e->listeners));
+        leave(e, false, config_of(e)->reuse_port && listen_has_rival(e->listeners));
     }
 }
 

@@ -22,18 +22,14 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "proxy/config/config.h"
 #include "proxy/embedded.h"
 #include "proxy/listen.h"
-#include "proxy/live.h"
 #include "proxy/admin_server.h"
 #include "proxy/session/core/shared.h"
 
 struct ending {
     /* Set by the program, which owns them. */
     struct proxy_shared *shared;
-    const struct config *config;
-    struct live *live;
     const struct listen_set *listeners;
     struct admin_server **monitor;
     struct embedded *embedded; /* NULL: none */

@@ -79,7 +79,8 @@ void inherit_read(struct inherited *in) {
         unsetenv(names[i]);
 }
 
-/* Whether a socket at one address is a socket at the other; `any`: or takes it, since one of them is every address. */
+/* Whether a socket at one address is a socket at the other (there is one unix socket); `any`: or takes it, since one of
+ * them is every address. */
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b, bool any) {
     if (a->sa_family != b->sa_family)
         return false;
@@ -90,7 +91,7 @@ static bool same_address(const struct sockaddr *a, const struct sockaddr *b, boo
     }
     const struct sockaddr_in6 *x = (const void *)a, *y = (const void *)b;
     if (a->sa_family != AF_INET6 || x->sin6_port != y->sin6_port)
-        return false;
+        return a->sa_family == AF_UNIX;
     if (any && (IN6_IS_ADDR_UNSPECIFIED(&x->sin6_addr) || IN6_IS_ADDR_UNSPECIFIED(&y->sin6_addr)))
         return true;
     return (any || x->sin6_scope_id == y->sin6_scope_id) && IN6_ARE_ADDR_EQUAL(&x->sin6_addr, &y->sin6_addr);
@@ -111,20 +112,8 @@ static int inherit_take(struct inherited *in, const struct sockaddr *address, en
     return -1;
 }
 
-static struct handed_socket *inherited_unix(const struct inherited *in) {
-    for (size_t i = 0; i < in->count; i++) {
-        struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
-        socklen_t len = sizeof(own);
-        struct handed_socket *s = &in->sockets[i];
-        if (!s->managed && getsockname(s->fd, (struct sockaddr *)&own, &len) == 0 && own.ss_family == AF_UNIX)
-            return s;
-    }
-    return NULL;
-}
-
 void inherit_close_rest(struct inherited *in) {
-    const struct handed_socket *file = inherited_unix(in);
-    if (in->path && !(file && file->taken))
+    if (in->path)
         unlink(in->path);
     for (size_t i = 0; i < in->count; i++)
         if (!in->sockets[i].taken)
@@ -148,6 +137,14 @@ void inherit_free(struct inherited *in) {
 
 /* ---- addresses -------------------------------------------------------------------------------------- */
 
+/* Closes the descriptor, and keeps errno. */
+static int failed(int fd) {
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
 /* Opens a socket at an address. backlog < 0: without listening. */
 static int tcp_socket(const struct addrinfo *a, bool reuse_port, int backlog) {
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -161,10 +158,7 @@ static int tcp_socket(const struct addrinfo *a, bool reuse_port, int backlog) {
         setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
     if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && (backlog < 0 || listen(fd, backlog) == 0))
         return fd;
-    int saved = errno;
-    close(fd);
-    errno = saved;
-    return -1;
+    return failed(fd);
 }
 
 static struct addrinfo *resolve(const char *address, int64_t port) {
@@ -211,10 +205,9 @@ int listen_admin(struct listen_set *set, const struct config *c, struct config_e
     return fd;
 }
 
-static void add(struct listen_set *set, size_t thread, int fd, bool tls, bool shared) {
-    struct listen_row *row = &set->rows[thread % set->threads];
-    row->sockets = memory_realloc(row->sockets, (row->count + 1) * sizeof(*row->sockets));
-    row->sockets[row->count++] = (struct worker_socket){.fd = fd, .tls = tls, .shared = shared};
+static void add(struct listen_set *set, struct worker_socket s) {
+    set->sockets = memory_realloc(set->sockets, (set->count + 1) * sizeof(*set->sockets));
+    set->sockets[set->count++] = s;
 }
 
 /* Takes the predecessor's sockets at an address, one for each thread that it had. If there are more threads now, the
@@ -224,11 +217,11 @@ static bool take_address(struct listen_set *set, const struct addrinfo *a, bool 
     size_t taken = 0;
     for (int fd; (fd = inherit_take(set->inherited, a->ai_addr, tls ? SOCKET_TLS : SOCKET_PLAIN)) >= 0; taken++) {
         listen(fd, backlog); /* tcp-backlog may have changed */
-        add(set, taken, fd, tls, false);
+        add(set, (struct worker_socket){.fd = fd, .thread = taken % set->threads, .tls = tls});
         first = first < 0 ? fd : first;
     }
     for (size_t t = taken; first >= 0 && t < set->threads; t++)
-        add(set, t, fcntl(first, F_DUPFD_CLOEXEC, 0), tls, false);
+        add(set, (struct worker_socket){.fd = fcntl(first, F_DUPFD_CLOEXEC, 0), .thread = t, .tls = tls, .copy = true});
     return taken > 0;
 }
 
@@ -248,7 +241,7 @@ static bool open_sockets(struct listen_set *set, const struct config *c, const s
         int fd = tcp_socket(a, reuse_port, (int)c->tcp_backlog);
         if (fd < 0)
             return false;
-        add(set, t, fd, tls, false);
+        add(set, (struct worker_socket){.fd = fd, .thread = t, .tls = tls});
     }
     return true;
 }
@@ -332,21 +325,18 @@ static bool bind_unix(int fd, const struct config *c) {
     return false;
 }
 
-/* Returns the predecessor's socket, or a new one; -1 with errno. */
+/* Returns the predecessor's socket, whose file then stays, or a new one; -1 with errno. */
 static int unix_socket(struct listen_set *set, const struct config *c) {
-    const char *path = set->inherited->path;
-    struct handed_socket *s = path && strcmp(path, c->unixsocket) == 0 ? inherited_unix(set->inherited) : NULL;
-    if (s && !s->taken) {
-        s->taken = true;
-        return s->fd;
-    }
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind_unix(fd, c))
+    static const struct sockaddr own = {.sa_family = AF_UNIX};
+    char **path = &set->inherited->path;
+    int fd = *path && strcmp(*path, c->unixsocket) == 0 ? inherit_take(set->inherited, &own, SOCKET_PLAIN) : -1;
+    if (fd >= 0) {
+        memory_free(*path);
+        *path = NULL;
         return fd;
-    int saved = errno;
-    close(fd);
-    errno = saved;
-    return -1;
+    }
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    return fd < 0 || bind_unix(fd, c) ? fd : failed(fd);
 }
 
 static bool open_unix(struct listen_set *set, const struct config *c, struct config_errors *errors) {
@@ -357,7 +347,7 @@ static bool open_unix(struct listen_set *set, const struct config *c, struct con
     set->unix_path = c->unixsocket;
     if (set->trial)
         return true;
-    add(set, 0, fd, false, false);
+    add(set, (struct worker_socket){.fd = fd});
     struct stat file;
     if (stat(c->unixsocket, &file) == 0)
         set->unix_inode = file.st_ino;
@@ -389,7 +379,11 @@ static void take_managed(struct listen_set *set) {
             continue;
         s->taken = true;
         for (size_t t = 0; t < set->threads; t++)
-            add(set, t, t == 0 ? s->fd : fcntl(s->fd, F_DUPFD_CLOEXEC, 0), s->use == SOCKET_TLS, true);
+            add(set, (struct worker_socket){.fd = t == 0 ? s->fd : fcntl(s->fd, F_DUPFD_CLOEXEC, 0),
+                                            .thread = t,
+                                            .tls = s->use == SOCKET_TLS,
+                                            .shared = true,
+                                            .copy = t > 0});
         add_managed_text(set, s);
     }
 }
@@ -431,8 +425,6 @@ static bool open_all(struct listen_set *set, const struct config *c, struct conf
 bool listen_open(struct listen_set *set, const struct config *c, struct inherited *inherited, bool trial,
                  struct config_errors *errors) {
     *set = (struct listen_set){.trial = trial, .threads = (size_t)c->threads, .inherited = inherited};
-    set->rows = memory_zalloc(set->threads * sizeof(*set->rows));
-    text_init(&set->text);
     if (!inherited->managed)
         return open_all(set, c, errors);
     take_managed(set);
@@ -440,32 +432,6 @@ bool listen_open(struct listen_set *set, const struct config *c, struct inherite
 }
 
 /* ---- other processes --------------------------------------------------------------------------------- */
-
-/* Whether the descriptor refers to a socket that is already in the list. */
-static bool is_copy(const struct handed_socket *sockets, size_t count, int fd) {
-    struct stat own, other;
-    if (fstat(fd, &own) != 0)
-        return true;
-    for (size_t i = 0; i < count; i++)
-        if (fstat(sockets[i].fd, &other) == 0 && other.st_ino == own.st_ino)
-            return true;
-    return false;
-}
-
-struct handed_socket *listen_offer(const struct listen_set *set, size_t *count) {
-    struct handed_socket *list = NULL;
-    *count = 0;
-    for (size_t t = 0; t < set->threads; t++)
-        for (size_t i = 0; i < set->rows[t].count; i++) {
-            const struct worker_socket *s = &set->rows[t].sockets[i];
-            if (is_copy(list, *count, s->fd))
-                continue;
-            list = memory_realloc(list, (*count + 1) * sizeof(*list));
-            list[(*count)++] =
-                (struct handed_socket){.fd = s->fd, .use = s->tls ? SOCKET_TLS : SOCKET_PLAIN, .managed = s->shared};
-        }
-    return list;
-}
 
 /* Writes an address in the format of /proc/net/tcp and tcp6; "" for other sockets. */
 static void write_kernels(const struct sockaddr_storage *a, char *out, size_t size) {
@@ -479,26 +445,25 @@ static void write_kernels(const struct sockaddr_storage *a, char *out, size_t si
                  v6->sin6_addr.s6_addr32[2], v6->sin6_addr.s6_addr32[3], ntohs(v6->sin6_port));
 }
 
-/* Whether one of the listed sockets has that inode, or (inode 0) listens on that address. */
-static bool is_own(const struct handed_socket *list, size_t count, const char *address, unsigned long long inode) {
-    for (size_t i = 0; i < count; i++) {
+/* Whether the set listens on that address, and none of its sockets has that inode. */
+static bool is_rival(const struct listen_set *set, const char *address, unsigned long long inode) {
+    bool here = false;
+    for (size_t i = 0; i < set->count; i++) {
         struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
         struct stat file;
         socklen_t len = sizeof(own);
-        char text[48];
-        if (inode && fstat(list[i].fd, &file) == 0 && file.st_ino == inode)
-            return true;
-        if (inode || getsockname(list[i].fd, (struct sockaddr *)&own, &len) != 0)
-            continue;
-        write_kernels(&own, text, sizeof(text));
-        if (strcmp(text, address) == 0)
-            return true;
+        char text[48] = "";
+        if (inode && fstat(set->sockets[i].fd, &file) == 0 && file.st_ino == inode)
+            return false;
+        if (getsockname(set->sockets[i].fd, (struct sockaddr *)&own, &len) == 0)
+            write_kernels(&own, text, sizeof(text));
+        here = here || strcmp(text, address) == 0;
     }
-    return false;
+    return here;
 }
 
 /* Searches the kernel's table, where listening sockets come first. */
-static bool table_has_rival(const char *path, const struct handed_socket *list, size_t count) {
+static bool table_has_rival(const char *path, const struct listen_set *set) {
     enum { LISTENS = 10 };
     FILE *f = fopen(path, "re");
     char line[512], address[48];
@@ -509,31 +474,24 @@ static bool table_has_rival(const char *path, const struct handed_socket *list, 
         state = 0;
     while (f && !found && state == LISTENS && fgets(line, sizeof(line), f))
         found = sscanf(line, "%*s %47s %*s %x %*s %*s %*s %*s %*s %llu", address, &state, &inode) == 3 &&
-                state == LISTENS && is_own(list, count, address, 0) && !is_own(list, count, address, inode);
+                state == LISTENS && is_rival(set, address, inode);
     if (f)
         fclose(f);
     return found;
 }
 
 bool listen_has_rival(const struct listen_set *set) {
-    size_t count;
     struct stat file;
     if (set->unix_path && stat(set->unix_path, &file) == 0 && file.st_ino != set->unix_inode)
         return true;
-    struct handed_socket *list = listen_offer(set, &count);
-    bool found =
-        table_has_rival("/proc/self/net/tcp", list, count) || table_has_rival("/proc/self/net/tcp6", list, count);
-    memory_free(list);
-    return found;
+    return table_has_rival("/proc/self/net/tcp", set) || table_has_rival("/proc/self/net/tcp6", set);
 }
 
 void listen_close(struct listen_set *set, bool handed) {
     struct stat file; /* a process that took over may have put its own file there */
     if (set->unix_path && !handed && stat(set->unix_path, &file) == 0 && file.st_ino == set->unix_inode)
         unlink(set->unix_path);
-    for (size_t t = 0; t < set->threads; t++)
-        memory_free(set->rows[t].sockets);
-    memory_free(set->rows);
+    memory_free(set->sockets);
     memory_free(set->claims);
     text_clear(&set->text);
 }

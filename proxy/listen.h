@@ -67,16 +67,10 @@ struct listen_claim {
     const char *directive; /* "port", "tls-port" */
 };
 
-/* The sockets of one thread. */
-struct listen_row {
-    struct worker_socket *sockets;
-    size_t count;
-};
-
 struct listen_set {
-    bool trial;              /* only checks; no socket stays open */
-    struct listen_row *rows; /* one for each thread */
-    size_t threads;
+    bool trial; /* only checks; no socket stays open */
+    struct worker_socket *sockets;
+    size_t count, threads;
     struct inherited *inherited; /* sockets to use before others are opened; borrowed */
     const char *unix_path;       /* NULL: no unix socket, or it is systemd's */
     ino_t unix_inode;            /* of the unix socket's file */
@@ -95,8 +89,6 @@ bool listen_open(struct listen_set *set, const struct config *config, struct inh
 /* Opens admin-bind x admin-port, or takes it from the inherited sockets; call it after listen_open. The caller owns the
  * descriptor. -1: the errors were added to `errors`; in a trial there may be none. */
 int listen_admin(struct listen_set *set, const struct config *config, struct config_errors *errors);
-/* Lists the sockets to pass to another process; the caller frees the list. Call it before the workers close them. */
-struct handed_socket *listen_offer(const struct listen_set *set, size_t *count);
 /* Whether another process also listens on one of the set's addresses (SO_REUSEPORT), or has replaced the unix socket by
  * its own. Call it before the workers close them. */
 bool listen_has_rival(const struct listen_set *set);

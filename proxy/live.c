@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,7 +29,13 @@
 #include "proxy/witness/vote.h"
 #include "proxy/worker/worker.h"
 
-enum { PATTERN_MAX_BYTES = 256, WHY_MAX = 320 };
+enum {
+    PATTERN_MAX_BYTES = 256,
+    WHY_MAX = 320,
+    SPARE_DESCRIPTORS = 128,
+    PINS_LEAST = 256,
+    PINS_USUAL = 7500 /* for a node with Redis's default maxclients */
+};
 
 /* ---- TLS contexts -------------------------------------------------------------------------------- */
 
@@ -227,6 +234,53 @@ void live_look_up(const struct config *c, void (*tell)(const char *text)) {
     look_up("witness", &c->witnesses, tell);
 }
 
+/* ---- descriptors ----------------------------------------------------------------------------------- */
+
+/* How many descriptors listeners, the log and shared connections to nodes need. */
+static rlim_t spare_descriptors(const struct config *c) {
+    rlim_t nodes = c->upstream_addresses.count > 1 ? c->upstream_addresses.count : 1;
+    return SPARE_DESCRIPTORS + (rlim_t)c->threads * nodes * ((rlim_t)c->upstream_connections + UPSTREAM_APARTS);
+}
+
+/* Divides the permitted descriptors between clients and their own connections to nodes, which get a quarter. A reload
+ * does not change the number for these connections. */
+static void share_descriptors(struct proxy_shared *shared, const struct config *c, rlim_t maxclients, rlim_t given,
+                              bool reloads) {
+    rlim_t spare = spare_descriptors(c), pins = shared->upstream.pins_total;
+    rlim_t left = given > spare + 4 ? given - spare : 4;
+    if (!reloads && pins > left / 4)
+        pins = left / 4;
+    rlim_t clients = left > pins ? left - pins : 1;
+    clients = clients < maxclients ? clients : maxclients;
+    shared->maxclients = (int64_t)clients;
+    if (!reloads)
+        shared->upstream.pins_total = (unsigned)pins;
+    log_warning("maxclients %lld: only %lld are possible with %lld open files, %lld of which may have connections to "
+                "nodes for themselves; raise the limit (ulimit -n)",
+                (long long)maxclients, (long long)clients, (long long)given, (long long)pins);
+}
+
+void live_raise_limit(struct proxy_shared *shared, const struct config *c, int64_t maxclients) {
+    struct rlimit limit;
+    bool reloads = shared->upstream.pins_total > 0;
+    if (!reloads) { /* connections that clients have for themselves: about one for each client */
+        int64_t wanted = c->pinned_node > 0 ? c->pinned_node : PINS_USUAL;
+        int64_t clients = c->maxclients > PINS_LEAST ? c->maxclients : PINS_LEAST;
+        shared->upstream.pins_total = (unsigned)(wanted < clients ? wanted : clients);
+    }
+    rlim_t need = (rlim_t)maxclients + shared->upstream.pins_total + spare_descriptors(c);
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
+        return;
+    struct rlimit wanted = {.rlim_cur = need, .rlim_max = limit.rlim_max > need ? limit.rlim_max : need};
+    if (setrlimit(RLIMIT_NOFILE, &wanted) == 0)
+        return;
+    wanted = (struct rlimit){.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &wanted) != 0)
+        wanted = limit;
+    if (wanted.rlim_cur < need)
+        share_descriptors(shared, c, (rlim_t)maxclients, wanted.rlim_cur, reloads);
+}
+
 /* ---- reloads --------------------------------------------------------------------------------------- */
 
 /* Sets the metrics of a newly applied configuration. */
@@ -305,7 +359,7 @@ static void put_in_force(struct live *l, const struct config *fresh, struct secu
     l->config = fresh;
     if (fresh->maxclients != before->maxclients) {
         l->shared->maxclients = fresh->maxclients;
-        l->raise_limit(l->arg, fresh->maxclients);
+        live_raise_limit(l->shared, fresh, fresh->maxclients);
     }
     secure_replace(l->secure, secure);
     note_loaded(l);
@@ -383,17 +437,18 @@ void live_switched(void *arg, const char *address) {
     (void)live_reload(l, said, sizeof(said));
 }
 
-void live_show(void *arg, const char *pattern, size_t len, const struct report *report) {
+void live_show(void *arg, const struct report *report) {
     struct live *l = arg;
+    size_t len = report->pattern_len;
     char lower[PATTERN_MAX_BYTES]; /* as directives' names are */
     if (len > sizeof(lower))
         return; /* no name is that long */
-    for (size_t i = 0; pattern && i < len; i++)
-        lower[i] = (char)tolower((unsigned char)pattern[i]);
+    for (size_t i = 0; i < len; i++)
+        lower[i] = (char)tolower((unsigned char)report->pattern[i]);
     pthread_mutex_lock(&l->mutex);
     for (size_t i = 0; i < config_directive_count(); i++) {
         const char *name = config_directive_get(i).name;
-        if (!config_shown(i) || (pattern && !glob_match(lower, len, name, strlen(name))))
+        if (!config_shown(i) || (report->pattern && !glob_match(lower, len, name, strlen(name))))
             continue;
         struct text value = {0};
         config_show(l->config, i, &value);
@@ -401,19 +456,4 @@ void live_show(void *arg, const char *pattern, size_t len, const struct report *
         text_clear(&value);
     }
     pthread_mutex_unlock(&l->mutex);
-}
-
-int64_t live_shutdown_ms(struct live *l) {
-    pthread_mutex_lock(&l->mutex);
-    int64_t ms = l->config->shutdown_timeout_s * 1000;
-    pthread_mutex_unlock(&l->mutex);
-    return ms;
-}
-
-int64_t live_finish_ms(struct live *l) {
-    pthread_mutex_lock(&l->mutex);
-    const struct config *c = l->config;
-    int64_t s = c->finish_timeout_s < c->shutdown_timeout_s ? c->finish_timeout_s : c->shutdown_timeout_s;
-    pthread_mutex_unlock(&l->mutex);
-    return s * 1000;
 }

@@ -34,6 +34,10 @@ bool live_check(const struct config *config, bool ports, struct config_errors *e
 /* Reports each host name of upstream and witness that does not resolve here and now. */
 void live_look_up(const struct config *config, void (*tell)(const char *text));
 
+/* Raises the limit of descriptors to the number that maxclients and the nodes need. If the system permits fewer, fewer
+ * clients are allowed (shared->maxclients), as in Redis. Called at the start, and when a reload changes maxclients. */
+void live_raise_limit(struct proxy_shared *shared, const struct config *config, int64_t maxclients);
+
 struct live {
     pthread_mutex_t mutex; /* guards the following fields */
     int argc;
@@ -44,10 +48,6 @@ struct live {
     int64_t witnesses_again_ms;            /* when there may be another change */
     struct secure *secure;
     struct proxy_shared *shared;
-    /* Raises the limit of descriptors for maxclients. Called for each new value; may lower
-     * shared->maxclients. */
-    void (*raise_limit)(void *arg, int64_t maxclients);
-    void *arg;
 };
 
 /* Borrows everything but the configuration, to which it takes a reference. */
@@ -63,9 +63,6 @@ bool live_reload(void *l, char *said, size_t size);
  * them; `l` is the struct live. */
 const char *live_next_upstream(void *l, char *address, size_t size);
 void live_switched(void *l, const char *address);
-/* Reports the directives whose names match (pattern NULL: all), with their values in force; passwords as "(set)". Any
+/* Reports the directives whose names match the report's pattern, with their values in force; passwords as "(set)". Any
  * thread may call it, with the struct live as its argument. */
-void live_show(void *l, const char *pattern, size_t len, const struct report *report);
-/* How long a leaving process serves its clients; how long a stop waits for requests in flight. */
-int64_t live_shutdown_ms(struct live *l);
-int64_t live_finish_ms(struct live *l);
+void live_show(void *l, const struct report *report);

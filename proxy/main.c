@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #include <uuid/uuid.h>
@@ -40,14 +39,7 @@
 #include "proxy/session/locks/locks.h"
 #include "proxy/worker/worker.h"
 
-enum {
-    INCIDENTS_KEPT = 256 /* of each kind */,
-    ERROR_SIZE = 512,
-    SPARE_DESCRIPTORS = 128,
-    PINS_LEAST = 256,
-    PINS_USUAL = 7500 /* for a node with Redis's default maxclients */,
-    UUID_TEXT = 37
-};
+enum { INCIDENTS_KEPT = 256 /* of each kind */, ERROR_SIZE = 512, UUID_TEXT = 37 };
 
 struct application {
     int argc;
@@ -77,24 +69,24 @@ struct application {
 
 /* ---- incidents ----------------------------------------------------------------------------------- */
 
+static void put(char *out, size_t size, const char *text) {
+    snprintf(out, size, "%s", text ? text : "");
+}
+
 static void record_incident(void *arg, const struct lock_incident *i) {
     struct application *app = arg;
-    char holder[LOCK_IDENTITY_MAX];
-    size_t len = i->holder_len < sizeof(holder) - 1 ? i->holder_len : sizeof(holder) - 1;
-    if (i->holder && len > 0)
-        memcpy(holder, i->holder, len);
-    holder[i->holder ? len : 0] = '\0';
-    struct incident out = {.time_ms = i->time_ms + clock_set_by_ms(),
-                           .kind = lock_incident_name(i->kind),
-                           .rule = i->rule,
-                           .identity = i->identity,
-                           .key = i->key.name,
-                           .key_len = i->key.len,
-                           .client = i->client ? i->client : "",
-                           .holder = holder,
-                           .command = i->command ? i->command : "",
-                           .action = i->action ? i->action : ""};
-    incidents_add(app->incidents, &out);
+    struct incident out = {.time_ms = i->time_ms + clock_set_by_ms()};
+    out.key_len = i->key.len < sizeof(out.key) ? i->key.len : sizeof(out.key);
+    memcpy(out.key, i->key.name, out.key_len);
+    put(out.kind, sizeof(out.kind), lock_incident_name(i->kind));
+    put(out.rule, sizeof(out.rule), i->rule);
+    put(out.identity, sizeof(out.identity), i->identity);
+    put(out.client, sizeof(out.client), i->client);
+    put(out.command, sizeof(out.command), i->command);
+    put(out.action, sizeof(out.action), i->action);
+    if (i->holder)
+        snprintf(out.holder, sizeof(out.holder), "%.*s", (int)i->holder_len, i->holder);
+    incidents_add(app->incidents, &out, i->action ? i->action : "");
 }
 
 /* Logs that there are locks without a rule: a little after they are seen, so that one line covers them all, then once
@@ -132,16 +124,7 @@ static const char *admin_incident_kind(size_t i) {
 
 static struct admin_source admin_source_of(struct application *app, struct worker *w) {
     return (struct admin_source){.worker = w,
-                                 .info = worker_report_info,
-                                 .locks = worker_report_locks,
-                                 .contended = worker_report_contended,
-                                 .longest = worker_report_longest,
-                                 .rules = worker_report_rules,
-                                 .advice = worker_report_advice,
-                                 .contention = worker_report_contention,
-                                 .times = worker_report_times,
-                                 .shared = worker_report_shared,
-                                 .nodes = worker_report_nodes,
+                                 .report = worker_report,
                                  .config = live_show,
                                  .config_arg = &app->live,
                                  .incidents = app->incidents,
@@ -334,54 +317,6 @@ static bool start_witnesses(struct application *app, char *error, size_t size) {
     return true;
 }
 
-/* How many descriptors listeners, the log and shared connections to nodes need. */
-static rlim_t spare_descriptors(const struct config *c) {
-    rlim_t nodes = c->upstream_addresses.count > 1 ? c->upstream_addresses.count : 1;
-    return SPARE_DESCRIPTORS + (rlim_t)c->threads * nodes * ((rlim_t)c->upstream_connections + UPSTREAM_APARTS);
-}
-
-/* Divides the permitted descriptors between clients and their own connections to nodes, which get a quarter. A reload
- * does not change the number for these connections. */
-static void share_descriptors(struct application *app, rlim_t maxclients, rlim_t given, bool reloads) {
-    rlim_t spare = spare_descriptors(app->config), pins = app->shared.upstream.pins_total;
-    rlim_t left = given > spare + 4 ? given - spare : 4;
-    if (!reloads && pins > left / 4)
-        pins = left / 4;
-    rlim_t clients = left > pins ? left - pins : 1;
-    clients = clients < maxclients ? clients : maxclients;
-    app->shared.maxclients = (int64_t)clients;
-    if (!reloads)
-        app->shared.upstream.pins_total = (unsigned)pins;
-    log_warning("maxclients %lld: only %lld are possible with %lld open files, %lld of which may have connections to "
-                "nodes for themselves; raise the limit (ulimit -n)",
-                (long long)maxclients, (long long)clients, (long long)given, (long long)pins);
-}
-
-/* Raises the limit of descriptors to the number that maxclients and the nodes need. If the system permits fewer, fewer
- * clients are allowed, as in Redis. Called at the start, and when a reload changes maxclients. */
-static void raise_descriptor_limit(void *arg, int64_t maxclients) {
-    struct application *app = arg;
-    struct rlimit limit;
-    bool reloads = app->shared.upstream.pins_total > 0;
-    if (!reloads) { /* connections that clients have for themselves: about one for each client */
-        const struct config *c = app->config;
-        int64_t wanted = c->pinned_node > 0 ? c->pinned_node : PINS_USUAL;
-        int64_t clients = c->maxclients > PINS_LEAST ? c->maxclients : PINS_LEAST;
-        app->shared.upstream.pins_total = (unsigned)(wanted < clients ? wanted : clients);
-    }
-    rlim_t need = (rlim_t)maxclients + app->shared.upstream.pins_total + spare_descriptors(app->config);
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
-        return;
-    struct rlimit wanted = {.rlim_cur = need, .rlim_max = limit.rlim_max > need ? limit.rlim_max : need};
-    if (setrlimit(RLIMIT_NOFILE, &wanted) == 0)
-        return;
-    wanted = (struct rlimit){.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
-    if (setrlimit(RLIMIT_NOFILE, &wanted) != 0)
-        wanted = limit;
-    if (wanted.rlim_cur < need)
-        share_descriptors(app, (rlim_t)maxclients, wanted.rlim_cur, reloads);
-}
-
 static const char *unready(void *arg) {
     const struct application *app = arg;
     if (app->ending.leaving || app->ending.stopping)
@@ -397,20 +332,16 @@ static void *run_thread(void *arg) {
 static void run(struct application *app) {
     unsigned threads = app->shared.threads;
     app->shared.workers = memory_zalloc(threads * sizeof(*app->shared.workers));
-    for (unsigned i = 0; i < threads; i++) {
-        const struct listen_row *row = &app->listeners.rows[i];
-        struct worker_opening opening = {
-            .sockets = row->sockets, .socket_count = row->count, .ready = worker_ready, .arg = app};
+    struct worker_opening opening = {
+        .sockets = app->listeners.sockets, .socket_count = app->listeners.count, .ready = worker_ready, .arg = app};
+    for (unsigned i = 0; i < threads; i++)
         app->shared.workers[i] = worker_new(&app->shared, i, app->config, &opening);
-    }
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
     if (app->monitor) {
         struct admin_source source = admin_source_of(app, app->shared.workers[0]);
         admin_server_start(app->monitor, app->shared.workers[0], &source, unready, app);
     }
     app->ending = (struct ending){.shared = &app->shared,
-                                  .config = app->config,
-                                  .live = &app->live,
                                   .listeners = &app->listeners,
                                   .monitor = &app->monitor,
                                   .embedded = app->embedded,
@@ -528,7 +459,7 @@ static bool start(struct application *app, struct config_errors *errors) {
     if (networks_are_all(c->proxy_protocol) && !config_is_local(c))
         log_warning("proxy-protocol yes: any client can claim any address; name the load balancers' addresses instead");
     tell_of_rules(c, warn_log);
-    raise_descriptor_limit(app, c->maxclients);
+    live_raise_limit(&app->shared, c, c->maxclients);
     bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
     if (c->admin_port != 0 && !(app->monitor = admin_server_open(&app->listeners, c, errors)))
         right = false;
@@ -582,8 +513,6 @@ static int advise(struct application *app, const char *what, bool file, struct c
 /* Gives the parts of the process the functions by which they call each other. */
 static void join_parts(struct application *app) {
     live_init(&app->live, app->argc, app->argv, app->config, &app->secure, &app->shared);
-    app->live.raise_limit = raise_descriptor_limit;
-    app->live.arg = app;
     app->shared.reload = live_reload;
     app->shared.next_upstream = live_next_upstream;
     app->shared.switched = live_switched;

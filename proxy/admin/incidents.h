@@ -1,5 +1,5 @@
 /*
- * Incidents that all threads report: kept and counted within bounds, and logged.
+ * Incidents that all threads report: kept and counted within bounds, logged, and shown to people.
  *
  *      incidents_add ──┬─> the ring of its kind ────────────> PROXY INCIDENTS, the status page
  *                      ├─> its group's sum ─────────────────> PROXY INCIDENTS SUMMARY
@@ -7,7 +7,7 @@
  *                      └─> the log: the first at once, the others of 10 s as one line (incidents_tell)
  *
  * A group has the incidents of one kind that one client (one identity) causes under one rule. A client that repeats an
- * incident causes one log line in 10 s. It uses at most 64 rows of its kind's ring in 10 s; after that its newest row
+ * incident causes one log line in 10 s, and uses at most 64 rows of its kind's ring in 10 s; after that its newest row
  * counts the further incidents.
  *
  * There are at most 1,024 groups. For a new one, the group without incidents for longest, at least 10 s, is added to
@@ -24,6 +24,31 @@
 
 struct incidents;
 
+/* One incident. Texts are cut to fit. */
+struct incident {
+    int64_t time_ms; /* wall clock */
+    uint64_t seq;    /* the newest has the highest number; 0: unused */
+    uint64_t count;  /* how many incidents it stands for, of which it is the newest */
+    size_t key_len;  /* the key has no NUL */
+    char kind[24];   /* "late_release" */
+    char rule[96];   /* the rule's pattern; "": not known */
+    char key[128];
+    char identity[128]; /* the client to which the incident is counted, without its port */
+    char client[128];   /* the client with its port and name; "": no client caused it */
+    char holder[128];
+    char command[64];
+    char action[160];
+};
+
+/* The sum of a group, or of a client over all rules and kinds; valid during the call. */
+struct incident_sum {
+    const struct incident *last;
+    const char *kind; /* of a client: the kind with most incidents */
+    uint64_t count;
+    uint64_t kind_count; /* of a client: how many are of that kind */
+    int64_t first_ms;    /* of a group */
+};
+
 /* Selects incidents. Borrowed; {0}: all. */
 struct incident_filter {
     const char *kind;    /* NULL: any kind */
@@ -32,43 +57,12 @@ struct incident_filter {
     int64_t since_ms; /* wall clock; 0: no limit */
 };
 
-/* One incident. incidents_add borrows the texts; the texts that incidents_each passes on are valid during the call. */
-struct incident {
-    int64_t time_ms;  /* wall clock */
-    const char *kind; /* static */
-    const char *rule; /* the rule's pattern; "": not known */
-    const char *key;
-    size_t key_len;
-    const char *identity;                           /* the client to which the incident is counted, without its port */
-    const char *client, *holder, *command, *action; /* the client with its port and name, if a client caused it */
-    uint64_t count; /* how many incidents it stands for, of which it is the newest; incidents_add ignores it */
-};
-
-/* The sum of a group; texts are valid during the call. */
-struct incident_sum {
-    const char *kind, *rule, *identity;
-    uint64_t count;
-    int64_t first_ms, last_ms;
-    const char *key; /* of the last incident */
-    size_t key_len;
-};
-
-/* The sum of a client, over all rules and kinds; texts are valid during the call. */
-struct incident_client {
-    const char *identity;
-    uint64_t count;
-    const char *kind; /* the kind with most incidents */
-    uint64_t kind_count;
-    int64_t last_ms;
-    const char *key; /* of the last incident */
-    size_t key_len;
-};
-
 /* Makes a store that keeps the last `rows` incidents of each kind. */
 struct incidents *incidents_new(size_t rows);
 void incidents_free(struct incidents *i);
-/* Records an incident. Logs it at notice, or counts it for a later line. Long texts are cut. Thread-safe. */
-void incidents_add(struct incidents *i, const struct incident *incident);
+/* Records an incident; its seq and count are ignored. Logs it at notice, with its whole `action`, or counts it for a
+ * later line. Thread-safe. */
+void incidents_add(struct incidents *i, const struct incident *incident, const char *action);
 /* Logs the repeats of the last 10 s, to be called about once a second; with `all`, all pending counts, at the end of
  * the process. Thread-safe. */
 void incidents_tell(struct incidents *i, int64_t now_ms, bool all);
@@ -80,10 +74,34 @@ bool incidents_each(struct incidents *i, const struct incident_filter *wanted, s
  * selected time. The selected key is ignored. */
 void incidents_sums(struct incidents *i, const struct incident_filter *wanted, size_t max,
                     void (*fn)(void *arg, const struct incident_sum *sum), void *arg);
-/* Does the same for clients, those with most incidents first, at most max. Clients without a group of their own are
- * "(others)". */
-void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_client *client),
+/* Does the same for clients. Clients without a group of their own are "(others)". */
+void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum),
                        void *arg);
+
+/* ---- for people ---- */
+
+/* Appends "10.0.0.5:3321 tried to release lock:a; held by 10.0.0.7 default: refused, ...". A byte of the key that is
+ * not printable ASCII is shown as \xNN. */
+void incident_sentence(const struct incident *incident, struct text *out);
+/* Appends "2026-01-31 23:59:59.999", local time. */
+void incident_time(int64_t time_ms, struct text *out);
+/* Reads digits of PROXY's arguments; a very large count is cut. False: it is no count. */
+bool incident_count(const char *word, size_t len, size_t *count);
+
+/* The arguments of PROXY INCIDENTS, or of PROXY WATCH. */
+struct incident_query {
+    const char *(*kinds)(size_t i); /* the names of kinds (static), from 0 on, and NULL after the last */
+    int64_t now_ms;                 /* the wall clock, from which SINCE counts back; 0: WATCH, only KIND and KEY */
+    struct text *error;             /* gets the text of an error reply */
+    struct incident_filter filter;  /* the result: its kind is one of `kinds`, its pattern borrows from the words */
+    bool summary, counted;
+    size_t count; /* if `counted` */
+};
+
+/* Reads the arguments, in any order: COUNT, SUMMARY, KIND k, KEY pattern, SINCE time. They may contain any bytes, and
+ * are not NUL-terminated. False: there is an error. */
+bool incident_query_read(struct incident_query *q, const char *const *words, const size_t *lens, size_t count)
+    __attribute__((warn_unused_result));
 
 /* ---- live incidents ---- */
 
@@ -96,8 +114,8 @@ void incidents_unlisten(struct incidents *i, struct incidents_ear *ear);
 
 struct incident_watch;
 
-/* Begins to watch for the incidents that the arguments of WATCH select (incident_query_read), from now on. `i` must
- * have a listener (incidents_listen) until the watch is freed. NULL: `error` gets the text of an error reply. */
+/* Begins to watch for the incidents that the arguments of WATCH select, from now on. `i` must have a listener until
+ * the watch is freed. NULL: `error` gets the text of an error reply. */
 struct incident_watch *incident_watch_new(struct incidents *i, const char *const *words, const size_t *lens,
                                           size_t count, const char *(*kinds)(size_t i), struct text *error);
 void incident_watch_free(struct incident_watch *watch);

@@ -14,24 +14,11 @@
 struct worker;
 
 struct admin_source {
-    struct worker *worker; /* the first argument of the functions up to `advice` */
-    void (*info)(struct worker *w, const struct report *report);
-    /* pattern NULL: all. False if the pattern takes too long to match. */
-    bool (*locks)(struct worker *w, const char *pattern, size_t len, const struct report *report);
-    /* Rows for PROXY TOP, at most max: the most contended locks, and the oldest leases; the first row is the top
-     * one. */
-    void (*contended)(struct worker *w, size_t max, const struct report *report);
-    void (*longest)(struct worker *w, size_t max, const struct report *report);
-    void (*rules)(struct worker *w, const struct report *report);
-    /* Rows for PROXY CONTENTION; pattern and result as with `locks`. */
-    bool (*times)(struct worker *w, const char *pattern, size_t len, const struct report *report);
-    /* Rows for the status page. */
-    void (*contention)(struct worker *w, const struct report *report);
-    void (*shared)(struct worker *w, const struct report *report);
-    void (*nodes)(struct worker *w, const struct report *report);
-    void (*advice)(struct worker *w, const struct report *report); /* only texts, one for each line */
-    /* Texts of the directives whose names match the pattern (NULL: all). */
-    void (*config)(void *config_arg, const char *pattern, size_t len, const struct report *report);
+    struct worker *worker;
+    /* False: the report's pattern takes too long to match. */
+    bool (*report)(struct worker *w, enum report_kind kind, const struct report *report);
+    /* Texts of the directives whose names match the report's pattern. */
+    void (*config)(void *config_arg, const struct report *report);
     void *config_arg;
     struct incidents *incidents;
     struct slowlog *slowlog;

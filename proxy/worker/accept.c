@@ -282,17 +282,18 @@ static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
 /* ---- life ----------------------------------------------------------------------------------------- */
 
 void accept_init(struct worker *w, const struct worker_socket *sockets, size_t count) {
-    list_init(&thread_of(w)->guests);
-    ev_timer_init(&thread_of(w)->accept_pause, accept_resume, ACCEPT_PAUSE_SECONDS, 0.);
-    thread_of(w)->accept_pause.data = w;
-    thread_of(w)->listeners = memory_zalloc((count + 1) * sizeof(*thread_of(w)->listeners));
-    thread_of(w)->listener_count = count;
+    struct worker_thread *t = thread_of(w);
+    list_init(&t->guests);
+    ev_timer_init(&t->accept_pause, accept_resume, ACCEPT_PAUSE_SECONDS, 0.);
+    t->accept_pause.data = w;
+    t->listeners = memory_zalloc((count + 1) * sizeof(*t->listeners));
     atomic_fetch_add(&w->shared->accepting, 1);
     for (size_t i = 0; i < count; i++) {
-        thread_of(w)->listeners[i].worker = w;
-        thread_of(w)->listeners[i].tls = sockets[i].tls;
-        thread_of(w)->listeners[i].shared = sockets[i].shared;
-        ev_io_init(&thread_of(w)->listeners[i].io, accept_client, sockets[i].fd, EV_READ);
+        if (sockets[i].thread != w->index)
+            continue;
+        struct listener *l = &t->listeners[t->listener_count++];
+        *l = (struct listener){.worker = w, .tls = sockets[i].tls, .shared = sockets[i].shared};
+        ev_io_init(&l->io, accept_client, sockets[i].fd, EV_READ);
     }
 }
 

@@ -111,6 +111,8 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
 
 /* The table of node figures, for a struct node_figures. */
 extern const struct metric_table node_figures_table;
+/* Whether the node can't be reached, or gives no locks. */
+bool node_is_down(const struct node_figures *f);
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
 /* Adds up the boards of all workers: this worker's is current, the others' are at most a second old. The caller frees

@@ -1,5 +1,5 @@
 /*
- * What operators may see of workers, nodes, locks and rules, passed on as reports (proxy/base/report.h). It knows the
+ * What operators may see of workers, nodes, locks and rules, passed on as reports (proxy/base/metric.h). It knows the
  * facts, not their format.
  */
 #include <stdio.h>
@@ -12,6 +12,7 @@
 #include "proxy/base/glob.h"
 #include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/units.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
 #include "proxy/lock/waiting.h"
@@ -26,6 +27,8 @@ enum {
     SHARED_ROWS_MAX = 100,
     NODE_LINE_MAX = 768,
     WAITERS_SHOWN = 3,
+    KEY_SHOWN = 160, /* in PROXY TOP */
+    OWNER_SIZE = LOCK_IDENTITY_MAX + 48,
     BLUR_TEXT_MAX = 640
 };
 
@@ -118,7 +121,7 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
     }
 }
 
-void worker_report_info(struct worker *w, const struct report *r) {
+static bool report_info(struct worker *w, const struct report *r) {
     const struct proxy_shared *shared = w->shared;
     struct counter_sums counters;
     counters_now(shared, &counters);
@@ -166,6 +169,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     report_locks_section(w, &counters, r);
     r->section(r->arg, "Commands");
     metric_table_report(&request_counters, &counters, r);
+    return true;
 }
 
 /* ---- PROXY LOCKS ----------------------------------------------------------------------------------- */
@@ -173,47 +177,58 @@ void worker_report_info(struct worker *w, const struct report *r) {
 struct lock_rows {
     const struct report *report;
     struct worker *worker;
-    const char *pattern;
-    size_t pattern_len;
-    int64_t now_ms;
     size_t steps; /* steps left to match the pattern; 0: too few */
     size_t left;  /* rows that may still be shown */
 };
 
+static size_t lease_owner(const struct lock_view *v, char out[OWNER_SIZE]) {
+    return (size_t)snprintf(out, OWNER_SIZE, "%.*s id=%llu%s", (int)v->client_len, v->client,
+                            (unsigned long long)v->session_id,
+                            v->one_shot_ms ? " (one-shot client)"
+                            : v->connected ? ""
+                                           : " (disconnected)");
+}
+
+/* How long until then; -1: it has no end. */
+static int64_t left_ms(int64_t end_ms, int64_t now_ms) {
+    return end_ms == 0 ? -1 : end_ms > now_ms ? end_ms - now_ms : 0;
+}
+
+static struct waiting_view waiting_for(const struct worker *w, const struct lock_key *key) {
+    return waiting_of(w->shared->waiting, key, engine_key_hash(w->shared->engine, key));
+}
+
+/* Whether the report's pattern selects the text. */
+static bool selects(const struct report *r, const char *text, size_t len, size_t *steps) {
+    return !r->pattern || (*steps > 0 && glob_match_within(r->pattern, r->pattern_len, text, len, steps));
+}
+
 static void report_lease(void *arg, const struct lock_view *v) {
     struct lock_rows *rows = arg;
     const struct report *r = rows->report;
-    if (rows->left == 0 ||
-        (rows->pattern && (rows->steps == 0 || !glob_match_within(rows->pattern, rows->pattern_len, v->key.name,
-                                                                  v->key.len, &rows->steps))))
+    if (!selects(r, v->key.name, v->key.len, &rows->steps))
         return;
-    rows->left--;
-    char owner[LOCK_IDENTITY_MAX + 48];
-    int n = snprintf(owner, sizeof(owner), "%.*s id=%llu%s", (int)v->client_len, v->client,
-                     (unsigned long long)v->session_id,
-                     v->one_shot_ms ? " (one-shot client)"
-                     : v->connected ? ""
-                                    : " (disconnected)");
+    char owner[OWNER_SIZE];
+    size_t len = lease_owner(v, owner);
+    const struct proxy_shared *shared = rows->worker->shared;
+    struct waiting_view waits = waiting_for(rows->worker, &v->key);
+    int64_t now_ms = worker_now(rows->worker), steady_ms = worker_steady_ms(rows->worker);
     r->row(r->arg);
     r->text(r->arg, "key", v->key.name, v->key.len);
     r->number(r->arg, "db", v->key.db);
-    r->text(r->arg, "owner", owner, (size_t)n);
-    r->number(r->arg, "age-ms", rows->now_ms - v->since_ms);
-    r->number(r->arg, "left-ms", v->end_ms == 0 ? -1 : v->end_ms > rows->now_ms ? v->end_ms - rows->now_ms : 0);
+    r->text(r->arg, "owner", owner, len);
+    r->number(r->arg, "age-ms", now_ms - v->since_ms);
+    r->number(r->arg, "left-ms", left_ms(v->end_ms, now_ms));
     r->number(r->arg, "fence", (int64_t)v->fence);
     r->number(r->arg, "renewals", (int64_t)v->renewals);
     if (v->delayed_ms)
-        r->number(r->arg, "delay-left-ms", v->delayed_ms > rows->now_ms ? v->delayed_ms - rows->now_ms : 0);
+        r->number(r->arg, "delay-left-ms", left_ms(v->delayed_ms, now_ms));
     if (v->one_shot_ms)
-        r->number(r->arg, "one-shot-left-ms", v->one_shot_ms > rows->now_ms ? v->one_shot_ms - rows->now_ms : 0);
-    const struct proxy_shared *shared = rows->worker->shared;
-    uint64_t hash = engine_key_hash(shared->engine, &v->key);
-    struct waiting_view waits = waiting_of(shared->waiting, &v->key, hash);
-    int64_t steady_ms = worker_steady_ms(rows->worker);
+        r->number(r->arg, "one-shot-left-ms", left_ms(v->one_shot_ms, now_ms));
     r->number(r->arg, "waiting", (int64_t)waits.count);
     r->number(r->arg, "longest-wait-ms", waits.count ? steady_ms - waits.since_ms : 0);
     struct text who = {0};
-    waiting_who(shared->waiting, &v->key, hash, WAITERS_SHOWN, steady_ms, &who);
+    waiting_who(shared->waiting, &v->key, engine_key_hash(shared->engine, &v->key), WAITERS_SHOWN, steady_ms, &who);
     r->text(r->arg, "waiters", who.data ? who.data : "", who.len);
     text_clear(&who);
 }
@@ -235,14 +250,8 @@ static void report_predecessor(const struct worker *w, const struct report *r) {
     r->text(r->arg, "waiters", "", 0);
 }
 
-bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
-    struct lock_rows rows = {.report = r,
-                             .worker = w,
-                             .pattern = pattern,
-                             .pattern_len = len,
-                             .now_ms = worker_now(w),
-                             .steps = GLOB_STEPS,
-                             .left = SIZE_MAX};
+static bool report_locks(struct worker *w, const struct report *r) {
+    struct lock_rows rows = {.report = r, .worker = w, .steps = GLOB_STEPS};
     if (w->walk)
         engine_walk_each(w->walk, report_lease, &rows);
     else
@@ -253,29 +262,55 @@ bool worker_report_locks(struct worker *w, const char *pattern, size_t len, cons
 
 /* ---- PROXY TOP ------------------------------------------------------------------------------------- */
 
-void worker_report_contended(struct worker *w, size_t max, const struct report *r) {
-    struct proxy_shared *shared = w->shared;
-    struct lock_fight *fights = memory_alloc((max + 1) * sizeof(*fights));
-    size_t count = engine_most_contended(shared->engine, worker_now(w), fights, max);
+/* Begins a line: its sort, so that grep can select it, and the key. */
+static void top_begin(struct text *line, const char *sort, const char *key, size_t len, int64_t db) {
+    text_printf(line, "%s ", sort);
+    text_append_shown(line, key, len, KEY_SHOWN);
+    if (db > 0)
+        text_printf(line, " (db %lld)", (long long)db);
+}
+
+static void top_end(struct text *line, size_t waiting, const struct report *r) {
+    if (waiting > 0)
+        text_printf(line, "; waiting at the proxy: %zu", waiting);
+    r->text(r->arg, "", line->data, line->len);
+    text_clear(line);
+}
+
+static void top_held(void *arg, const struct lock_view *v) {
+    struct lock_rows *rows = arg;
+    struct text line = {0};
+    char owner[OWNER_SIZE], span[UNITS_SPAN_SIZE];
+    if (rows->left == 0)
+        return;
+    rows->left--;
+    int64_t now_ms = worker_now(rows->worker), left = left_ms(v->end_ms, now_ms);
+    top_begin(&line, "held", v->key.name, v->key.len, v->key.db);
+    text_printf(&line, ": for %s by ", units_span(now_ms - v->since_ms, span));
+    text_append_visible(&line, owner, lease_owner(v, owner));
+    text_printf(&line, left < 0 ? "; ends by a release alone" : "; %s left", units_span(left, span));
+    if (v->renewals > 0)
+        text_printf(&line, ", renewals: %llu", (unsigned long long)v->renewals);
+    top_end(&line, waiting_for(rows->worker, &v->key).count, rows->report);
+}
+
+static bool report_top(struct worker *w, const struct report *r) {
+    struct lock_rows rows = {.report = r, .worker = w, .left = r->max};
+    struct lock_fight *fights = memory_alloc((r->max + 1) * sizeof(*fights));
+    size_t count = engine_most_contended(w->shared->engine, worker_now(w), fights, r->max);
     for (size_t i = 0; i < count; i++) {
         const struct lock_fight *f = &fights[i];
         struct lock_key key = {.db = f->db, .name = f->name, .len = f->name_len};
-        r->row(r->arg);
-        r->text(r->arg, "key", f->name, f->name_len);
-        r->number(r->arg, "db", f->db);
-        r->number(r->arg, "lost", f->lost);
-        r->number(r->arg, "lost-now", f->lost_now);
-        if (!f->cut)
-            r->number(r->arg, "waiting",
-                      (int64_t)waiting_of(shared->waiting, &key, engine_key_hash(shared->engine, &key)).count);
+        struct text line = {0};
+        top_begin(&line, "contended", f->name, f->name_len, f->db);
+        text_printf(&line, ": %u attempts lost in the last 5 minutes, %u of them in the present one", f->lost,
+                    f->lost_now);
+        top_end(&line, f->cut ? 0 : waiting_for(w, &key).count, r);
     }
     memory_free(fights);
-}
-
-void worker_report_longest(struct worker *w, size_t max, const struct report *r) {
-    struct lock_rows rows = {.report = r, .worker = w, .now_ms = worker_now(w), .left = max};
     if (w->walk)
-        engine_walk_each(w->walk, report_lease, &rows);
+        engine_walk_each(w->walk, top_held, &rows);
+    return true;
 }
 
 /* ---- PROXY RULES, the status page ------------------------------------------------------------------ */
@@ -321,15 +356,16 @@ static void each_shared(struct worker *w, struct shared_workloads *all) {
         engine_each_workload(w->shared->engine, add_shared, all);
 }
 
-void worker_report_shared(struct worker *w, const struct report *r) {
+static bool report_shared(struct worker *w, const struct report *r) {
     struct shared_workloads all = {.report = r};
     for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
         all.rule = lock_rules_get(w->rules, i);
         each_shared(w, &all);
     }
+    return true;
 }
 
-void worker_report_rules(struct worker *w, const struct report *r) {
+static bool report_rules(struct worker *w, const struct report *r) {
     for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
         const struct lock_rule *rule = lock_rules_get(w->rules, i);
         char text[RULE_TEXT_MAX];
@@ -354,6 +390,7 @@ void worker_report_rules(struct worker *w, const struct report *r) {
         r->number(r->arg, "late", (int64_t)atomic_load(&rule->fence->late));
         r->number(r->arg, "refused", (int64_t)atomic_load(&rule->fence->refused));
     }
+    return true;
 }
 
 static void report_fight(void *arg, const struct lock_contention *c) {
@@ -369,8 +406,9 @@ static void report_fight(void *arg, const struct lock_contention *c) {
     r->text(r->arg, "lost-by-minute", minutes, len); /* the present minute is last */
 }
 
-void worker_report_contention(struct worker *w, const struct report *r) {
+static bool report_contention(struct worker *w, const struct report *r) {
     engine_each_contention(w->shared->engine, worker_now(w), report_fight, (void *)r);
+    return true;
 }
 
 /* ---- PROXY CONTENTION ------------------------------------------------------------------------------ */
@@ -383,16 +421,15 @@ struct times_row {
 };
 
 struct times_rows {
-    const char *pattern;
-    size_t pattern_len, steps, count, cap;
+    const struct report *report;
+    size_t steps, count, cap;
     struct times_row *rows;
 };
 
 static void add_times(void *arg, const struct lock_workload *f) {
     struct times_rows *all = arg;
     if ((f->times->holds == 0 && f->times->waits == 0) ||
-        (all->pattern && (all->steps == 0 || !glob_match_within(all->pattern, all->pattern_len, f->pattern,
-                                                                strlen(f->pattern), &all->steps))))
+        !selects(all->report, f->pattern, strlen(f->pattern), &all->steps))
         return;
     if (all->count == all->cap) {
         all->cap = all->cap ? 2 * all->cap : 64;
@@ -412,7 +449,7 @@ static int compare_times(const void *a, const void *b) {
     return x->held_ms != y->held_ms ? (x->held_ms < y->held_ms ? 1 : -1) : 0;
 }
 
-static void report_times(const struct report *r, const struct times_row *row) {
+static void times_row(const struct report *r, const struct times_row *row) {
     const struct lock_times *t = &row->times;
     r->row(r->arg);
     r->text(r->arg, "pattern", row->pattern, strlen(row->pattern));
@@ -425,27 +462,27 @@ static void report_times(const struct report *r, const struct times_row *row) {
     r->number(r->arg, "longest-wait-ms", t->longest_wait_ms);
 }
 
-bool worker_report_times(struct worker *w, const char *pattern, size_t len, const struct report *r) {
-    struct times_rows all = {.pattern = pattern, .pattern_len = len, .steps = GLOB_STEPS};
+static bool report_times(struct worker *w, const struct report *r) {
+    struct times_rows all = {.report = r, .steps = GLOB_STEPS};
     struct times_row others = {.pattern = "(others)", .client = "(others)"};
-    if (!pattern)
+    if (!r->pattern)
         others.times = engine_other_times(w->shared->engine);
     engine_each_workload(w->shared->engine, add_times, &all);
     if (all.count > 0)
         qsort(all.rows, all.count, sizeof(*all.rows), compare_times);
     for (size_t i = 0; i < all.count; i++) {
         if (i < TIMES_SHOWN)
-            report_times(r, &all.rows[i]);
+            times_row(r, &all.rows[i]);
         else
             lock_times_add(&others.times, &all.rows[i].times);
     }
     if (others.times.holds > 0 || others.times.waits > 0)
-        report_times(r, &others);
+        times_row(r, &others);
     memory_free(all.rows);
     return all.steps > 0;
 }
 
-static void report_advice(void *arg, const char *line, size_t len) {
+static void advice_line(void *arg, const char *line, size_t len) {
     const struct report *r = arg;
     r->text(r->arg, "", line, len);
 }
@@ -454,10 +491,9 @@ size_t worker_unruled(struct worker *w, int64_t since_ms) {
     return advise_unruled(w->shared->observer, w->rules, since_ms);
 }
 
-void worker_report_advice(struct worker *w, const struct report *r) {
-    struct report copy = *r;
+static bool report_advice(struct worker *w, const struct report *r) {
     char text[BLUR_TEXT_MAX];
-    advise_each(w->shared->observer, w->rules, worker_now(w), report_advice, &copy);
+    advise_each(w->shared->observer, w->rules, worker_now(w), advice_line, (void *)r);
     /* Data that clients without names have written under a fence: the fence can't tell these clients apart. */
     for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
         const struct lock_rule *fence = lock_rules_fence(w->rules, i);
@@ -465,4 +501,37 @@ void worker_report_advice(struct worker *w, const struct report *r) {
             lock_fence_blur(w->rules, fence, text, sizeof(text)) > 0)
             r->text(r->arg, "", text, strlen(text));
     }
+    return true;
+}
+
+static bool report_nodes(struct worker *w, const struct report *r) {
+    struct node_board sum = {.count = 0};
+    node_board_sum(w, &sum);
+    for (size_t i = 0; i < sum.count; i++) {
+        const struct node_figures *f = &sum.nodes[i];
+        r->row(r->arg);
+        r->text(r->arg, "address", f->address, strlen(f->address));
+        r->number(r->arg, "up", !node_is_down(f));
+        r->number(r->arg, "slots", (int64_t)f->slots);
+        r->number(r->arg, "connections", (int64_t)(f->connections + f->pinned));
+        r->number(r->arg, "pinned", (int64_t)f->pinned);
+        r->number(r->arg, "pinned-refused", (int64_t)f->pins_refused);
+        r->number(r->arg, "in-flight", (int64_t)f->in_flight);
+        r->number(r->arg, "unsent-bytes", (int64_t)f->unsent_bytes);
+        r->number(r->arg, "requests", (int64_t)f->requests);
+        r->number(r->arg, "reconnects", (int64_t)f->reconnects);
+        r->number(r->arg, "redirects", (int64_t)f->redirects);
+        r->number(r->arg, "replica-reads", (int64_t)f->replica_reads);
+        r->number(r->arg, "round-trip-us", f->round_trip_us);
+    }
+    memory_free(sum.nodes);
+    return true;
+}
+
+bool worker_report(struct worker *w, enum report_kind kind, const struct report *r) {
+    static bool (*const reports[])(struct worker * w, const struct report *r) = {
+        [REPORT_INFO] = report_info,   [REPORT_LOCKS] = report_locks,           [REPORT_TIMES] = report_times,
+        [REPORT_TOP] = report_top,     [REPORT_RULES] = report_rules,           [REPORT_ADVICE] = report_advice,
+        [REPORT_NODES] = report_nodes, [REPORT_CONTENTION] = report_contention, [REPORT_SHARED] = report_shared};
+    return reports[kind](w, r);
 }

@@ -24,7 +24,7 @@ enum { RULES_MEASURED = 100 };
 
 /* ---- boards -------------------------------------------------------------------------------------- */
 
-static bool is_down(const struct node_figures *f) {
+bool node_is_down(const struct node_figures *f) {
     return f->why[0] || strcmp(f->state, "down") == 0;
 }
 
@@ -133,8 +133,8 @@ bool worker_unready(struct worker *w, bool all, struct text *why) {
     node_board_sum(w, &sum);
     for (size_t i = 0; i < sum.count; i++) {
         const struct node_figures *f = &sum.nodes[i];
-        served += is_down(f) ? 0 : f->slots;
-        down = is_down(f) && f->slots > 0 && (!down || !down->why[0]) ? f : down;
+        served += node_is_down(f) ? 0 : f->slots;
+        down = node_is_down(f) && f->slots > 0 && (!down || !down->why[0]) ? f : down;
     }
     bool unready = all ? served < SLOT_COUNT : served == 0;
     if (unready && down)
@@ -143,29 +143,6 @@ bool worker_unready(struct worker *w, bool all, struct text *why) {
         text_printf(why, "%s", "no node of the upstream is known");
     memory_free(sum.nodes);
     return unready || (all && lacks_witnesses(w, why));
-}
-
-void worker_report_nodes(struct worker *w, const struct report *r) {
-    struct node_board sum = {.count = 0};
-    node_board_sum(w, &sum);
-    for (size_t i = 0; i < sum.count; i++) {
-        const struct node_figures *f = &sum.nodes[i];
-        r->row(r->arg);
-        r->text(r->arg, "address", f->address, strlen(f->address));
-        r->number(r->arg, "up", !is_down(f));
-        r->number(r->arg, "slots", (int64_t)f->slots);
-        r->number(r->arg, "connections", (int64_t)(f->connections + f->pinned));
-        r->number(r->arg, "pinned", (int64_t)f->pinned);
-        r->number(r->arg, "pinned-refused", (int64_t)f->pins_refused);
-        r->number(r->arg, "in-flight", (int64_t)f->in_flight);
-        r->number(r->arg, "unsent-bytes", (int64_t)f->unsent_bytes);
-        r->number(r->arg, "requests", (int64_t)f->requests);
-        r->number(r->arg, "reconnects", (int64_t)f->reconnects);
-        r->number(r->arg, "redirects", (int64_t)f->redirects);
-        r->number(r->arg, "replica-reads", (int64_t)f->replica_reads);
-        r->number(r->arg, "round-trip-us", f->round_trip_us);
-    }
-    memory_free(sum.nodes);
 }
 
 /* ---- families ------------------------------------------------------------------------------------ */
@@ -188,7 +165,7 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
     node_board_sum(w, &sum);
     family(m, "upstream_up", "gauge", "1 if the node can be reached and would give a lock, as far as is known.");
     for (size_t n = 0; n < sum.count; n++)
-        sample(m, "node", sum.nodes[n].address, is_down(&sum.nodes[n]) ? 0 : 1);
+        sample(m, "node", sum.nodes[n].address, node_is_down(&sum.nodes[n]) ? 0 : 1);
     for (size_t i = 0; i < node_figures_table.count; i++) {
         const struct metric_row *row = &node_figures_table.rows[i];
         family(m, row->family, row->type, row->help);
