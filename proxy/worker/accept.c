@@ -302,30 +302,26 @@ void accept_start(struct worker *w) {
     listen_all(w, true);
 }
 
-void accept_close_shared(struct worker *w) {
+void accept_close(struct worker *w, bool shared_only) {
+    struct worker_thread *t = thread_of(w);
     size_t kept = 0;
-    listen_all(w, false);
-    for (size_t i = 0; i < thread_of(w)->listener_count; i++) {
-        if (thread_of(w)->listeners[i].shared)
-            close(thread_of(w)->listeners[i].io.fd);
-        else
-            thread_of(w)->listeners[kept++] = thread_of(w)->listeners[i];
-    }
-    invariant(kept <= thread_of(w)->listener_count, "%zu listeners of %zu", kept, thread_of(w)->listener_count);
-    thread_of(w)->listener_count = kept;
-    listen_all(w, thread_of(w)->accepting && !ev_is_active(&thread_of(w)->accept_pause));
-}
-
-void accept_close(struct worker *w) {
-    if (!thread_of(w)->listeners)
+    if (!t->listeners)
         return;
-    thread_of(w)->accepting = false;
     listen_all(w, false);
-    for (size_t i = 0; i < thread_of(w)->listener_count; i++)
-        close(thread_of(w)->listeners[i].io.fd);
-    thread_of(w)->listener_count = 0;
-    memory_free(thread_of(w)->listeners);
-    thread_of(w)->listeners = NULL;
+    for (size_t i = 0; i < t->listener_count; i++) {
+        if (!shared_only || t->listeners[i].shared)
+            close(t->listeners[i].io.fd);
+        else
+            t->listeners[kept++] = t->listeners[i];
+    }
+    t->listener_count = kept;
+    if (shared_only) {
+        listen_all(w, t->accepting && !ev_is_active(&t->accept_pause));
+        return;
+    }
+    t->accepting = false;
+    memory_free(t->listeners);
+    t->listeners = NULL;
     invariant(atomic_load(&w->shared->accepting) > 0, "no worker is counted that accepts");
     atomic_fetch_sub(&w->shared->accepting, 1);
 }

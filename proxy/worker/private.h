@@ -49,6 +49,17 @@ struct node_figures {
     unsigned pinned_max;   /* how many pins all threads together may use */
 };
 
+/* What a worker knows of a master that it asks for locks (questions.c). */
+struct asked_master {
+    struct request_owner owner; /* of the question; first */
+    struct list_node link;
+    char address[256];
+    bool asked;               /* a reply is due */
+    int slot;                 /* one that it serves; SLOT_NONE: not known */
+    bool refuses;             /* the node answered with the error in `why` */
+    char why[MASTER_WHY_MAX]; /* why it gives no lock; "": it is well, as far as is known */
+};
+
 /* What Redis does when its memory is full. */
 struct eviction_state {
     unsigned policy; /* an index of POLICIES */
@@ -73,16 +84,20 @@ struct worker_thread {
     struct list_node guests;  /* clients without a session yet: before their PROXY header, or in the TLS handshake */
     double guest_logged;      /* when a failure was last logged at notice */
     struct host_watch *hosts; /* for same_redis.c; NULL: the upstream has no name */
-    struct asked_master *masters; /* for questions.c */
-    size_t masters_count;
-    uint64_t leases_handed;          /* how many got a last expiry */
-    struct eviction_state evictions; /* for questions.c, in the first worker */
-    int64_t evictions_ms;            /* when it last asked the nodes */
-    int64_t capacity_ms;             /* when it last asked for maxclients */
-    int64_t presence_ms;             /* when presence_tick last asked */
-    bool evictions_asking, presence_asking;
-    bool space_asking;                   /* same_redis.c has asked for the mark */
-    bool space_waits;                    /* the worker will open once the mark is found */
+    struct list_node masters; /* struct asked_master */
+    uint64_t leases_handed;   /* how many got a last expiry */
+    /* for questions.c, in the first worker */
+    struct eviction_state evictions, evictions_found; /* as known; of the present round of questions */
+    size_t evictions_due;                             /* answers of that round; 0: there is none */
+    struct request_owner presence;
+    int64_t evictions_ms; /* when it last asked the nodes */
+    int64_t capacity_ms;  /* when it last asked for maxclients */
+    int64_t presence_ms;  /* when presence_tick last asked */
+    bool presence_asking;
+    bool space_asking;                            /* same_redis.c has asked for the mark */
+    bool space_waits;                             /* the worker will open once the mark is found */
+    void (*marked)(void *arg, const char *error); /* for lock_space_mark */
+    void *marked_arg;
     double ticked;                       /* time of the last tick */
     unsigned punctual_ticks, held_ticks; /* consecutive punctual ticks; consecutive ticks without questions to Redis */
     struct ev_prepare prepare;
@@ -150,10 +165,9 @@ long long resident_bytes(void);
 void accept_init(struct worker *w, const struct worker_socket *sockets, size_t count);
 /* Begins to accept clients. */
 void accept_start(struct worker *w);
-/* Closes the sockets that another process also has: clients that wait to be accepted are left to that process. */
-void accept_close_shared(struct worker *w);
-/* Closes the sockets. Clients without a session yet go on. May be called twice. */
-void accept_close(struct worker *w);
+/* Closes the sockets; with `shared_only` those that another process also has, which accepts the clients that wait.
+ * Clients without a session yet go on. May be called twice. */
+void accept_close(struct worker *w, bool shared_only);
 /* Closes clients that have no session yet. */
 void accept_drop_guests(struct worker *w);
 

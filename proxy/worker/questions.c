@@ -56,23 +56,10 @@
 #include "proxy/upstream/script.h"
 #include "proxy/worker/private.h"
 
-enum { ADDRESS_MAX = 256, PLACE_MAX = 128 };
+enum { PLACE_MAX = 128 };
 enum { AGAIN_MS = 10 * 1000, REFUSED_MS = 600 * 1000 /* each question is an entry in the node's ACL LOG */ };
 
 /* ---- readiness ------------------------------------------------------------------------------------------ */
-
-struct asked_master {
-    char address[ADDRESS_MAX];
-    bool asked;               /* a reply is due */
-    int slot;                 /* one that it serves; SLOT_NONE: not known */
-    bool refuses;             /* the node answered with the error in `why` */
-    char why[MASTER_WHY_MAX]; /* why it gives no lock; "": it is well, as far as is known */
-};
-
-struct question {
-    struct request_owner owner; /* first */
-    char address[ADDRESS_MAX];
-};
 
 /* Errors that a lock would get, too. Other errors (NOPERM, MOVED) say nothing of locks: clients may log in as other
  * users, and the map may be old. */
@@ -98,31 +85,24 @@ static const char *refusal_hint(const char *error, size_t len) {
 }
 
 static struct asked_master *find(struct worker *w, const char *address) {
-    for (size_t i = 0; i < thread_of(w)->masters_count; i++)
-        if (strcmp(thread_of(w)->masters[i].address, address) == 0)
-            return &thread_of(w)->masters[i];
+    LIST_FOREACH(it, &thread_of(w)->masters)
+    if (strcmp(LIST_ENTRY(it, struct asked_master, link)->address, address) == 0)
+        return LIST_ENTRY(it, struct asked_master, link);
     return NULL;
 }
 
 static void readiness_answered(struct call *c, const struct call_end *end) {
-    struct question *q = REQUEST_OWNER(c->request, struct question);
-    struct worker *w = c->request->worker;
-    struct asked_master *m = find(w, q->address);
-    request_disown(c->request);
-    memory_free(q);
-    if (m) {
-        size_t len;
-        const char *error = call_end_error(end, &len), *hint = error ? refusal_hint(error, len) : NULL;
-        bool refuses = !end->error && hint, did = m->refuses;
-        m->asked = false;
-        m->refuses = refuses;
-        snprintf(m->why, sizeof(m->why), "%.*s", error && (hint || end->error) ? (int)len : 0, error ? error : "");
-        /* Only the first worker logs it; lost connections have a line of their own. */
-        if (w->index == 0 && refuses && !did)
-            log_warning("Node %s gives no locks now: %s; %s", m->address, m->why, hint);
-        else if (w->index == 0 && did && !m->why[0])
-            log_notice("Node %s gives locks again", m->address);
-    }
+    struct asked_master *m = REQUEST_OWNER(c->request, struct asked_master);
+    size_t len;
+    const char *error = call_end_error(end, &len), *hint = error ? refusal_hint(error, len) : NULL;
+    bool did = m->refuses, first = c->request->worker->index == 0; /* only the first worker logs */
+    m->asked = false;
+    m->refuses = !end->error && hint;
+    snprintf(m->why, sizeof(m->why), "%.*s", error && (hint || end->error) ? (int)len : 0, error ? error : "");
+    if (first && m->refuses && !did)
+        log_warning("Node %s gives no locks now: %s; %s", m->address, m->why, hint);
+    else if (first && did && !m->why[0]) /* lost connections have a line of their own */
+        log_notice("Node %s gives locks again", m->address);
     request_reply(c->request, "", 0, true);
 }
 
@@ -134,18 +114,16 @@ static bool lasts(const struct request *r) {
 static const struct request_owner_ops patient_ops = {.may_last = lasts};
 
 /* The answer may come before this function returns. */
-static void ask(struct worker *w, size_t master, const char *address, int slot, bool lost) {
+static void ask(struct worker *w, size_t master, struct asked_master *m, bool lost) {
     struct upstream_lane lane = {.dedicated = lost ? 0 : upstream_dedicated_own(w->upstream), .protocol = 2};
-    struct question *q = memory_zalloc(sizeof(*q));
-    snprintf(q->address, sizeof(q->address), "%s", address);
     struct request *r = request_internal(w);
-    request_own(r, &q->owner, &patient_ops);
+    request_own(r, &m->owner, &patient_ops);
     r->call.done = readiness_answered;
     if (lost) {
         build_start(w, 1);
         build_text(w, "PING");
     } else {
-        build_lock_question(w, slot);
+        build_lock_question(w, m->slot);
     }
     call_submit_master_lane(&r->call, master, &lane, w->build.data, w->build.len);
 }
@@ -154,15 +132,17 @@ void readiness_ask(struct worker *w) {
     struct worker_thread *t = thread_of(w);
     if (w->stopping)
         return;
-    for (size_t i = t->masters_count; i-- > 0;) { /* forgets nodes that are no masters any more */
-        struct asked_master *m = &t->masters[i];
+    LIST_FOREACH_SAFE(it, &t->masters) { /* forgets nodes that are no masters any more */
+        struct asked_master *m = LIST_ENTRY(it, struct asked_master, link);
         bool there = m->asked;
         for (size_t k = 0; !there && k < upstream_master_count(w->upstream); k++) {
             const struct upstream_node *node = upstream_master(w->upstream, k);
             there = node && strcmp(upstream_node_address(node), m->address) == 0;
         }
-        if (!there)
-            *m = t->masters[--t->masters_count];
+        if (there)
+            continue;
+        list_remove(it);
+        memory_free(m);
     }
     for (size_t i = 0; i < upstream_master_count(w->upstream); i++) {
         struct upstream_node *node = upstream_master(w->upstream, i);
@@ -174,16 +154,17 @@ void readiness_ask(struct worker *w) {
         if ((m && m->asked) || (lost ? w->config->admin_port == 0 && w->pause != PAUSE_PROXY : w->index > 0))
             continue;
         if (!m) {
-            t->masters = memory_realloc(t->masters, (t->masters_count + 1) * sizeof(*t->masters));
-            m = &t->masters[t->masters_count++];
-            *m = (struct asked_master){.slot = SLOT_NONE};
+            m = memory_zalloc(sizeof(*m));
+            list_init(&m->link);
+            list_append(&t->masters, &m->link);
+            m->slot = SLOT_NONE;
             snprintf(m->address, sizeof(m->address), "%s", address);
         }
         if (m->slot == SLOT_NONE || upstream_node_of_slot(w->upstream, m->slot) != node)
             m->slot = upstream_slot_of_node(w->upstream, node);
         m->asked = lost || m->slot != SLOT_NONE;
         if (m->asked)
-            ask(w, i, address, m->slot, lost);
+            ask(w, i, m, lost);
     }
 }
 
@@ -199,13 +180,6 @@ static const char *const POLICIES[] = {"unknown",      "noeviction",     "allkey
                                        "volatile-lfu", "volatile-ttl",   "volatile-random"};
 enum { UNKNOWN, NOEVICTION, OTHER = sizeof(POLICIES) / sizeof(POLICIES[0]) };
 
-/* A round of questions: how many answers are still due, and the result so far. */
-struct round {
-    struct request_owner owner; /* first */
-    size_t left;
-    struct eviction_state found;
-};
-
 static const char *policy_name(unsigned policy) {
     return policy < OTHER ? POLICIES[policy] : "other";
 }
@@ -216,36 +190,26 @@ static bool is_page(const struct call_end *end, struct resp_item *page) {
     return !end->error && resp_item_read(&p, end->reply + end->len, page) && (page->type == '$' || page->type == '=');
 }
 
-/* Finds the text behind `name`, up to the end of its line. NULL: not found. */
+/* Finds the text behind `name`, which begins a line, up to the end of that. NULL: not found. */
 static const char *info_field(const struct resp_item *page, const char *name, size_t *len) {
-    size_t name_len = strlen(name);
-    const char *end = page->str + page->len;
-    for (const char *line = page->str; line && (size_t)(end - line) > name_len;) {
-        const char *over = memchr(line, '\n', (size_t)(end - line));
-        if (memcmp(line, name, name_len) == 0) {
-            const char *value = line + name_len;
-            *len = strcspn(value, "\r\n");
-            return value;
-        }
-        line = over ? over + 1 : NULL;
-    }
-    return NULL;
+    const char *at = memmem(page->str, page->len, name, strlen(name));
+    if (at)
+        *len = strcspn(at + strlen(name), "\r\n");
+    return at ? at + strlen(name) : NULL;
 }
 
-static struct request *question_new(struct worker *w, size_t master,
-                                    void (*done)(struct call *c, const struct call_end *end)) {
+static void ask_info(struct worker *w, size_t master, const char *section, bool repeatable,
+                     void (*done)(struct call *c, const struct call_end *end)) {
+    static const struct upstream_lane lane = {.protocol = 2};
     struct request *r = request_internal(w);
     r->call.done = done;
     r->call.index = (uint32_t)master;
-    return r;
-}
-
-static void question_send(struct request *r, const char *section) {
-    static const struct upstream_lane lane = {.protocol = 2};
-    build_start(r->worker, 2);
-    build_text(r->worker, "INFO");
-    build_text(r->worker, section);
-    call_submit_master_lane(&r->call, r->call.index, &lane, r->worker->build.data, r->worker->build.len);
+    r->call.count = (uint32_t)upstream_map_print(w->upstream); /* tells later which map the index belongs to */
+    r->call.up.repeatable = repeatable;
+    build_start(w, 2);
+    build_text(w, "INFO");
+    build_text(w, section);
+    call_submit_master_lane(&r->call, master, &lane, w->build.data, w->build.len);
 }
 
 /* ---- maxclients --------------------------------------------------------------------------------------- */
@@ -257,7 +221,7 @@ static void clients_answered(struct call *c, const struct call_end *end) {
     if (!end->error && strncmp(end->reply, "-NOPERM", 7) == 0)
         thread_of(w)->capacity_ms = worker_now(w) + REFUSED_MS - AGAIN_MS;
     if (c->count == (uint32_t)upstream_map_print(w->upstream) && is_page(end, &page)) {
-        const char *most = info_field(&page, "maxclients:", &len);
+        const char *most = info_field(&page, "\nmaxclients:", &len);
         unsigned long long number = most ? strtoull(most, NULL, 10) : 0;
         if (number > 0 && number < UINT32_MAX)
             upstream_note_maxclients(upstream_master(w->upstream, c->index), (uint32_t)number);
@@ -271,21 +235,17 @@ void capacity_tick(struct worker *w) {
     if (w->stopping || masters == 0 || now - thread_of(w)->capacity_ms < AGAIN_MS)
         return;
     thread_of(w)->capacity_ms = now;
-    for (size_t i = 0; i < masters; i++) {
-        if (upstream_node_lost(upstream_master(w->upstream, i)))
-            continue;
-        struct request *r = question_new(w, i, clients_answered);
-        r->call.count = (uint32_t)upstream_map_print(w->upstream); /* tells later which map the index belongs to */
-        question_send(r, "clients");
-    }
+    for (size_t i = 0; i < masters; i++)
+        if (!upstream_node_lost(upstream_master(w->upstream, i)))
+            ask_info(w, i, "clients", false, clients_answered);
 }
 
 /* ---- evictions ---------------------------------------------------------------------------------------- */
 
 static void read_page(const struct resp_item *page, size_t master, struct eviction_state *found) {
     size_t len = 0, limit_len = 0;
-    const char *policy = info_field(page, "maxmemory_policy:", &len);
-    const char *limit = info_field(page, "maxmemory:", &limit_len);
+    const char *policy = info_field(page, "\nmaxmemory_policy:", &len);
+    const char *limit = info_field(page, "\nmaxmemory:", &limit_len);
     if (!policy || !limit)
         return;
     unsigned which = OTHER;
@@ -319,38 +279,29 @@ static void evictions_conclude(struct worker *w, const struct eviction_state *fo
 
 static void memory_answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    struct round *round = REQUEST_OWNER(c->request, struct round);
-    invariant(round && round->left > 0, "more masters answer than were asked");
+    struct worker_thread *t = thread_of(w);
     struct resp_item page;
+    invariant(t->evictions_due > 0, "more masters answer than were asked");
     if (is_page(end, &page))
-        read_page(&page, c->index, &round->found);
-    request_disown(c->request);
-    if (--round->left == 0) {
-        evictions_conclude(w, &round->found);
-        thread_of(w)->evictions_asking = false;
-        memory_free(round);
-    }
+        read_page(&page, c->index, &t->evictions_found);
+    if (--t->evictions_due == 0)
+        evictions_conclude(w, &t->evictions_found);
     request_reply(c->request, "", 0, true);
 }
 
 static void evictions_tick(struct worker *w) {
     size_t masters = upstream_master_count(w->upstream);
     int64_t now = worker_now(w);
-    if (thread_of(w)->evictions_asking || w->stopping || masters == 0 || now - thread_of(w)->evictions_ms < AGAIN_MS)
+    if (thread_of(w)->evictions_due > 0 || w->stopping || masters == 0 || now - thread_of(w)->evictions_ms < AGAIN_MS)
         return;
     for (size_t i = 0; i < masters; i++)
         if (upstream_node_lost(upstream_master(w->upstream, i)))
             return;
     thread_of(w)->evictions_ms = now;
-    thread_of(w)->evictions_asking = true;
-    struct round *round = memory_zalloc(sizeof(*round));
-    round->left = masters;
-    for (size_t i = 0; i < masters; i++) { /* some may fail at once, perhaps even the last one */
-        struct request *r = question_new(w, i, memory_answered);
-        request_own(r, &round->owner, &request_owner_silent);
-        r->call.up.repeatable = true;
-        question_send(r, "memory");
-    }
+    thread_of(w)->evictions_due = masters;
+    thread_of(w)->evictions_found = (struct eviction_state){0};
+    for (size_t i = 0; i < masters; i++) /* some may fail at once, perhaps even the last one */
+        ask_info(w, i, "memory", true, memory_answered);
 }
 
 void evictions_report(struct worker *w, const struct report *r) {
@@ -382,8 +333,6 @@ static void presence_answered(struct call *c, const struct call_end *end) {
     text_clear(&places);
     thread_of(w)->presence_asking = false;
     w->own_works--;
-    memory_free(c->request->owner);
-    request_disown(c->request);
     request_reply(c->request, "", 0, true);
 }
 
@@ -392,7 +341,7 @@ static void presence_send(struct worker *w, const char *place) {
     const struct script *script = script_get(SCRIPT_PRESENCE);
     struct upstream_lane lane = {.dedicated = upstream_dedicated_own(w->upstream), .protocol = 2};
     struct request *r = request_internal(w);
-    request_own(r, memory_zalloc(sizeof(struct request_owner)), &patient_ops);
+    request_own(r, &thread_of(w)->presence, &patient_ops);
     char key[64];
     snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-proxies", slot_tag(0));
     build_start(w, 7);

@@ -63,6 +63,19 @@ static void build_mark(struct worker *w, const char *command, size_t argc, const
     build_text(w, key);
 }
 
+/* Sends what is in w->build. `node` NULL: to the node of the mark, again if the connection is lost. */
+static void ask_node(struct worker *w, struct upstream_node *node,
+                     void (*done)(struct call *c, const struct call_end *end)) {
+    static const struct upstream_lane lane = {.protocol = 2};
+    struct request *r = request_internal(w);
+    r->call.done = done;
+    r->call.up.repeatable = !node;
+    if (node)
+        call_submit_node(&r->call, node, &lane, w->build.data, w->build.len);
+    else
+        call_submit_lane(&r->call, MARK_SLOT, &lane, w->build.data, w->build.len);
+}
+
 /* Copies the error that a call ended with; "": none. */
 static void error_of(const struct call_end *end, char out[ERROR_MAX]) {
     size_t len;
@@ -78,47 +91,22 @@ static bool call_end_is(const struct call_end *end, const char *text) {
            found.len == strlen(text) && memcmp(found.str, text, found.len) == 0;
 }
 
-/* ---- take-over ---------------------------------------------------------------------------------------- */
-
-struct marking {
-    struct request_owner owner; /* first */
-    void (*done)(void *arg, const char *error);
-    void *arg;
-};
-
-/* Sends what is in w->build. `owner` NULL: none is needed. */
-static void space_ask(struct worker *w, void (*done)(struct call *c, const struct call_end *end),
-                      struct request_owner *owner) {
-    struct upstream_lane lane = {.protocol = 2};
-    struct request *r = request_internal(w);
-    r->call.done = done;
-    r->call.up.repeatable = true;
-    if (owner)
-        request_own(r, owner, &request_owner_silent);
-    call_submit_lane(&r->call, MARK_SLOT, &lane, w->build.data, w->build.len);
-}
-
-/* ---- the process that leaves ------------------------------------------------------------------------ */
-
 static void marked(struct call *c, const struct call_end *end) {
-    struct marking m = *REQUEST_OWNER(c->request, struct marking);
+    struct worker_thread *t = thread_of(c->request->worker);
     char error[ERROR_MAX];
     error_of(end, error);
-    memory_free(REQUEST_OWNER(c->request, struct marking));
-    request_disown(c->request);
     request_reply(c->request, "", 0, true);
-    m.done(m.arg, error[0] ? error : NULL);
+    t->marked(t->marked_arg, error[0] ? error : NULL);
 }
 
 void lock_space_mark(struct worker *w, const char *mark, void (*done)(void *arg, const char *error), void *arg) {
-    struct marking *m = memory_zalloc(sizeof(*m));
-    m->done = done;
-    m->arg = arg;
+    thread_of(w)->marked = done;
+    thread_of(w)->marked_arg = arg;
     build_mark(w, "SET", 5, "take-over", "", "");
     build_text(w, mark);
     build_text(w, "PX");
     build_number(w, SPACE_MARK_MS);
-    space_ask(w, marked, &m->owner);
+    ask_node(w, NULL, marked);
 }
 
 bool lock_space_forbidden(const char *error) {
@@ -179,7 +167,7 @@ void lock_space_look(struct worker *w) {
     }
     thread_of(w)->space_asking = true;
     build_mark(w, "GET", 2, "take-over", "", "");
-    space_ask(w, looked, NULL);
+    ask_node(w, NULL, looked);
 }
 
 /* ---- the host name ------------------------------------------------------------------------------------ */
@@ -263,14 +251,6 @@ static void move(struct host_watch *h, const char *why) {
 }
 
 /* ---- questions ---------------------------------------------------------------------------------------- */
-
-static void question_send(struct worker *w, struct upstream_node *node,
-                          void (*done)(struct call *c, const struct call_end *e)) {
-    struct upstream_lane lane = {.protocol = 2};
-    struct request *r = request_internal(w);
-    r->call.done = done;
-    call_submit_node(&r->call, node, &lane, w->build.data, w->build.len);
-}
 
 static void written(struct call *c, const struct call_end *end) {
     size_t len;
@@ -357,7 +337,7 @@ static void ask(struct host_watch *h) {
         build_lock_question(w, MARK_SLOT);
         break;
     }
-    question_send(w, h->step < STEP_SAME ? other : old, answered);
+    ask_node(w, h->step < STEP_SAME ? other : old, answered);
 }
 
 /* ---- looking ------------------------------------------------------------------------------------------ */
@@ -400,7 +380,7 @@ static void on_found(void *arg, const struct addrinfo *list, const char *error) 
             build_text(w, w->shared->process_id);
             build_text(w, "PX");
             build_number(w, HOST_MARK_MS);
-            question_send(w, upstream_master(w->upstream, 0), written);
+            ask_node(w, upstream_master(w->upstream, 0), written);
         }
         go(h); /* threads that began at another address */
         return;

@@ -137,7 +137,7 @@ static void stop_begin(struct worker *w, bool careful) {
     presence_end(w);
     thread_of(w)->drain_careful = careful;
     ev_timer_stop(w->loop, &thread_of(w)->tick);
-    accept_close(w);
+    accept_close(w, false);
     if (careful)
         return;
     accept_drop_guests(w);
@@ -151,7 +151,7 @@ static void leave_on(struct worker *w, double now) {
     invariant(w->leaving && !w->stopping, "a worker leaves that was not told to");
     struct worker_thread *t = thread_of(w);
     if (t->accepting && now >= t->drain_from + HANDSHAKES_SECONDS)
-        accept_close(w);
+        accept_close(w, false);
     bool late = now >= t->drain_until;
     if (!late && (atomic_load(&w->shared->accepting) > 0 || atomic_load(&w->shared->clients) > 0))
         return; /* a thread has not closed its listeners, or a client is connected */
@@ -195,10 +195,7 @@ static void drain_leave(struct worker *w, int64_t bound_ms, bool handed) {
     for (size_t i = 0; i < t->listener_count && t->accepting && !handed; i++)
         if (!t->listeners[i].shared)
             refuse_handshakes(t->listeners[i].io.fd);
-    if (handed || !t->accepting)
-        accept_close(w);
-    else
-        accept_close_shared(w);
+    accept_close(w, !handed && t->accepting);
 }
 
 /* ---- the end of a turn -------------------------------------------------------------------------------- */
@@ -470,6 +467,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     list_init(&w->free_calls);
     list_init(&w->jobs);
     list_init(&w->slices);
+    list_init(&thread_of(w)->masters);
     chunk_pool_init(&w->chunks, CHUNKS_KEPT);
     resp_request_init(&w->scanner);
     text_init(&w->build);
@@ -520,7 +518,7 @@ void worker_free(struct worker *w) {
     ROOMS_CALL(w, worker_ends, w);
     upstream_free(w->upstream); /* fails what is in flight, so that the slots go back to the free lists */
     accept_drop_guests(w);
-    accept_close(w);
+    accept_close(w, false);
     struct list_node *n;
     while ((n = stack_pop(&w->free_requests)))
         memory_free(LIST_ENTRY(n, struct request, link));
@@ -538,7 +536,7 @@ void worker_free(struct worker *w) {
     memory_free(w->scratch);
     pthread_mutex_destroy(&thread_of(w)->board.mutex);
     memory_free(thread_of(w)->board.nodes);
-    memory_free(thread_of(w)->masters);
+    free_list(&thread_of(w)->masters, offsetof(struct asked_master, link));
     host_watch_clear(w);
     readable_clear(&w->readable);
     ev_loop_destroy(w->loop);
