@@ -79,15 +79,14 @@ static bool answers(const char *path) {
     return ok;
 }
 
-struct embedded *embedded_start(const struct embedded_role *role, struct embedded *others, char *error,
-                                size_t error_size) {
+bool embedded_start(struct embedded **servers, const struct embedded_role *role, char *error, size_t size) {
     struct embedded *e = memory_zalloc(sizeof(*e));
     e->role = role;
     snprintf(e->folder, sizeof(e->folder), "/tmp/lockkeeper-redis-XXXXXX");
     if (!mkdtemp(e->folder)) {
-        snprintf(error, error_size, "%s embedded: no temporary folder in /tmp: %s", role->directive, strerror(errno));
+        snprintf(error, size, "%s embedded: no temporary folder in /tmp: %s", role->directive, strerror(errno));
         memory_free(e);
-        return NULL;
+        return false;
     }
     snprintf(e->socket, sizeof(e->socket), "%s/redis.sock", e->folder);
     snprintf(e->address, sizeof(e->address), "unix:%s", e->socket);
@@ -96,23 +95,24 @@ struct embedded *embedded_start(const struct embedded_role *role, struct embedde
     for (int i = 0; e->pid > 0 && i < START_TRIES; i++) {
         int status;
         if (answers(e->socket)) {
-            e->next = others;
-            return e;
+            e->next = *servers;
+            *servers = e;
+            return true;
         }
         if (waitpid(e->pid, &status, WNOHANG) == e->pid) {
             e->pid = 0;
             bool missing = WIFEXITED(status) && WEXITSTATUS(status) == NOT_FOUND;
-            snprintf(error, error_size, "%s embedded: redis-server %s", role->directive,
+            snprintf(error, size, "%s embedded: redis-server %s", role->directive,
                      missing ? "was not found; install it (Debian: apt-get install redis-server) or name an upstream, "
                                "for example --upstream standalone 127.0.0.1:6379"
                              : "did not start");
             break;
         }
         nanosleep(&(struct timespec){.tv_nsec = TRY_NS}, NULL);
-        snprintf(error, error_size, "%s embedded: redis-server does not answer", role->directive);
+        snprintf(error, size, "%s embedded: redis-server does not answer", role->directive);
     }
     embedded_stop(e);
-    return NULL;
+    return false;
 }
 
 const char *embedded_address(const struct embedded *e) {

@@ -28,13 +28,12 @@
 #include "proxy/session/core/shared.h"
 
 struct ending {
-    /* Set by the program, which owns them. */
+    /* Set by the program, which owns them; then the state. */
     struct proxy_shared *shared;
     const struct listen_set *listeners;
     struct admin_server **monitor;
     struct embedded *embedded; /* NULL: none */
     char **argv;
-    /* The state. */
     pid_t successor;      /* the new process, until it is ready; else 0 */
     int pipe;             /* what it reports */
     struct ev_io word;    /* of the pipe */
@@ -48,11 +47,10 @@ struct ending {
 
 /* Does what SIGTERM, SIGINT, SIGQUIT or SIGUSR2 asks for. */
 void ending_signal(struct ending *e, int number);
-/* Tells the next process how many clients and leases this one still has. To be called once a second. `last`: there are
- * no clients any more. */
+/* Tells the next process, once a second, how many clients and leases this one still has. `last`: no clients any more.
+ */
 void ending_tell(const struct ending *e, bool last);
-/* systemd's readiness protocol (sd_notify(3)): sends "READY=1", ... (79 bytes at most) to the socket named by
- * NOTIFY_SOCKET; does nothing without systemd. notify_reloading: the process changes its configuration, until it sends
- * READY=1. */
+/* sd_notify(3): sends "READY=1", ... (79 bytes at most) to the socket named by NOTIFY_SOCKET, if there is one.
+ * notify_reloading: the process changes its configuration, until it sends READY=1. */
 void notify_state(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void notify_reloading(void);

@@ -33,50 +33,38 @@ static void take_descriptor(struct inherited *in, int fd, enum socket_use use, b
     in->managed |= managed;
 }
 
-/* Reads systemd's sockets: a socket named "tls" (FileDescriptorName=) speaks TLS. */
-static void read_managed(struct inherited *in) {
-    const char *pid = getenv("LISTEN_PID"), *names = getenv("LISTEN_FDNAMES");
+void inherit_read(struct inherited *in) {
+    static const char known[] = HANDED_LETTERS;
+    const char *letters = getenv(HANDED_SOCKETS), *path = getenv(HANDED_PATH), *mark = getenv(HANDED_MARK);
+    const char *board = getenv(HANDED_BOARD), *pid = getenv("LISTEN_PID"), *names = getenv("LISTEN_FDNAMES");
     const char *fds = pid && strtol(pid, NULL, 10) == (long)getpid() ? getenv("LISTEN_FDS") : NULL;
     long number = fds ? strtol(fds, NULL, 10) : 0;
-    size_t count = number > 0 && number < COUNT_MAX ? (size_t)number : 0;
+    size_t count = letters ? strlen(letters) : number > 0 && number < COUNT_MAX ? (size_t)number : 0;
+    *in = (struct inherited){.predecessor = letters ? FIRST : -1};
     in->sockets = memory_zalloc((count + 1) * sizeof(*in->sockets));
+    if (letters) {
+        bool boarded = board && strtol(board, NULL, 10) == FIRST + 1 + (long)count;
+        in->path = path && path[0] ? memory_strdup(path) : NULL;
+        in->mark = mark && mark[0] ? memory_strdup(mark) : NULL;
+        in->board = boarded ? handed_board_open(FIRST + 1 + (int)count) : NULL;
+        fcntl(FIRST, F_SETFD, FD_CLOEXEC);
+    }
     for (size_t i = 0; i < count; i++) {
-        size_t len = names ? strcspn(names, ":") : 0;
+        const char *at = letters ? strchr(known, letters[i]) : NULL;
+        size_t index = at ? (size_t)(at - known) : 0, len = names ? strcspn(names, ":") : 0;
+        if (letters) {
+            take_descriptor(in, FIRST + 1 + (int)i, (enum socket_use)(index / 2), index % 2 == 1);
+            continue;
+        }
+        /* systemd's: a socket named "tls" (FileDescriptorName=) speaks TLS */
         bool tls = len == 3 && memcmp(names, "tls", 3) == 0;
         take_descriptor(in, FIRST + (int)i, tls ? SOCKET_TLS : SOCKET_PLAIN, true);
         names = names && names[len] ? names + len + 1 : NULL;
     }
-}
-
-static void read_handed(struct inherited *in, const char *letters) {
-    static const char known[] = HANDED_LETTERS;
-    const char *path = getenv(HANDED_PATH), *mark = getenv(HANDED_MARK), *board = getenv(HANDED_BOARD);
-    size_t count = strlen(letters);
-    in->path = path && path[0] ? memory_strdup(path) : NULL;
-    in->mark = mark && mark[0] ? memory_strdup(mark) : NULL;
-    in->board =
-        board && strtol(board, NULL, 10) == FIRST + 1 + (long)count ? handed_board_open(FIRST + 1 + (int)count) : NULL;
-    in->predecessor = FIRST;
-    fcntl(FIRST, F_SETFD, FD_CLOEXEC);
-    in->sockets = memory_zalloc((count + 1) * sizeof(*in->sockets));
-    for (size_t i = 0; i < count; i++) {
-        const char *at = strchr(known, letters[i]);
-        size_t index = at ? (size_t)(at - known) : 0;
-        take_descriptor(in, FIRST + 1 + (int)i, (enum socket_use)(index / 2), index % 2 == 1);
-    }
-}
-
-void inherit_read(struct inherited *in) {
-    const char *letters = getenv(HANDED_SOCKETS);
-    *in = (struct inherited){.predecessor = -1};
-    if (letters)
-        read_handed(in, letters);
-    else
-        read_managed(in);
-    static const char *const names[] = {HANDED_SOCKETS, HANDED_PATH,  HANDED_MARK,     HANDED_BOARD,
-                                        "LISTEN_PID",   "LISTEN_FDS", "LISTEN_FDNAMES"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        unsetenv(names[i]);
+    static const char *const variables[] = {HANDED_SOCKETS, HANDED_PATH,  HANDED_MARK,     HANDED_BOARD,
+                                            "LISTEN_PID",   "LISTEN_FDS", "LISTEN_FDNAMES"};
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
+        unsetenv(variables[i]);
 }
 
 /* Whether a socket at one address is a socket at the other (there is one unix socket); `any`: or takes it, since one of
@@ -291,19 +279,6 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
 
 /* ---- the unix socket ------------------------------------------------------------------------------- */
 
-/* Whether a socket's file can be created: an existing socket may be replaced, another file may not. errno has the
- * reason. */
-static bool unix_free(const char *path) {
-    struct stat file;
-    if (lstat(path, &file) == 0 && !S_ISSOCK(file.st_mode)) {
-        errno = EEXIST;
-        return false;
-    }
-    char folder[sizeof(((struct sockaddr_un *)0)->sun_path)];
-    snprintf(folder, sizeof(folder), "%s", path);
-    return eaccess(dirname(folder), W_OK | X_OK) == 0;
-}
-
 /* Binds a unix socket such that the path always leads to a listening socket: another process's file is replaced, not
  * removed first. Returns whether it listens; else errno has the reason. */
 static bool bind_unix(int fd, const struct config *c) {
@@ -339,16 +314,22 @@ static int unix_socket(struct listen_set *set, const struct config *c) {
     return fd < 0 || bind_unix(fd, c) ? fd : failed(fd);
 }
 
+/* An existing socket may be replaced, another file may not. */
 static bool open_unix(struct listen_set *set, const struct config *c, struct config_errors *errors) {
+    struct stat file;
+    char folder[sizeof(((struct sockaddr_un *)0)->sun_path)];
     int fd = -1;
-    if (!unix_free(c->unixsocket) || (!set->trial && (fd = unix_socket(set, c)) < 0))
+    snprintf(folder, sizeof(folder), "%s", c->unixsocket);
+    bool right = lstat(c->unixsocket, &file) != 0 || S_ISSOCK(file.st_mode);
+    if (!right)
+        errno = EEXIST;
+    if (!right || eaccess(dirname(folder), W_OK | X_OK) != 0 || (!set->trial && (fd = unix_socket(set, c)) < 0))
         return config_refuse(errors, c, "unixsocket", "unixsocket '%s': can't listen: %s", c->unixsocket,
                              strerror(errno));
     set->unix_path = c->unixsocket;
     if (set->trial)
         return true;
     add(set, (struct worker_socket){.fd = fd});
-    struct stat file;
     if (stat(c->unixsocket, &file) == 0)
         set->unix_inode = file.st_ino;
     text_printf(&set->text, "%sunix:%s", set->text.len ? ", " : "", c->unixsocket);
@@ -357,56 +338,37 @@ static bool open_unix(struct listen_set *set, const struct config *c, struct con
 
 /* ---- systemd's sockets ------------------------------------------------------------------------------ */
 
-static void add_managed_text(struct listen_set *set, const struct handed_socket *s) {
-    struct sockaddr_storage own;
-    char host[NI_MAXHOST], port[NI_MAXSERV];
-    socklen_t len = sizeof(own);
-    if (getsockname(s->fd, (struct sockaddr *)&own, &len) != 0)
-        return;
-    if (own.ss_family == AF_UNIX)
-        text_printf(&set->text, "%sunix:%.*s", set->text.len ? ", " : "",
-                    (int)(len - offsetof(struct sockaddr_un, sun_path)), ((struct sockaddr_un *)&own)->sun_path);
-    else if (getnameinfo((struct sockaddr *)&own, len, host, sizeof(host), port, sizeof(port),
-                         NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-        add_text(set, host, strtoll(port, NULL, 10), s->use == SOCKET_TLS);
-}
-
 /* Takes all of systemd's sockets; all threads share each. */
 static void take_managed(struct listen_set *set) {
     for (size_t i = 0; i < set->inherited->count; i++) {
         struct handed_socket *s = &set->inherited->sockets[i];
+        struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
+        char host[NI_MAXHOST], port[NI_MAXSERV];
+        socklen_t len = sizeof(own);
         if (!s->managed)
             continue;
         s->taken = true;
-        for (size_t t = 0; t < set->threads; t++)
+        for (unsigned t = 0; t < set->threads; t++)
             add(set, (struct worker_socket){.fd = t == 0 ? s->fd : fcntl(s->fd, F_DUPFD_CLOEXEC, 0),
                                             .thread = t,
                                             .tls = s->use == SOCKET_TLS,
                                             .shared = true,
                                             .copy = t > 0});
-        add_managed_text(set, s);
+        getsockname(s->fd, (struct sockaddr *)&own, &len);
+        if (own.ss_family == AF_UNIX)
+            text_printf(&set->text, "%sunix:%.*s", set->text.len ? ", " : "",
+                        (int)(len - offsetof(struct sockaddr_un, sun_path)), ((struct sockaddr_un *)&own)->sun_path);
+        else if (getnameinfo((struct sockaddr *)&own, len, host, sizeof(host), port, sizeof(port),
+                             NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+            add_text(set, host, strtoll(port, NULL, 10), s->use == SOCKET_TLS);
     }
 }
 
 /* ---- all ------------------------------------------------------------------------------------------- */
 
-/* Reports a proxy to which no client could connect, unless that follows from another error. */
-static bool nobody_can_connect(const struct config *c, struct config_errors *errors) {
-    if (config_is_wrong(errors, "unixsocket") || config_is_wrong(errors, "tls-port") ||
-        config_is_wrong(errors, "bind") || config_is_wrong(errors, "port"))
-        return false;
-    if (c->port == 0 && c->tls_port == 0)
-        return config_refuse(errors, c, "port",
-                             "port 0: expected a tls-port or a unixsocket too, or no client can connect");
-    if (c->bind.count == 0)
-        return config_refuse(errors, c, "bind", "bind '': expected at least one address");
-    return config_refuse(errors, c, "bind", "bind: expected at least one address of this machine");
-}
-
 static bool open_all(struct listen_set *set, const struct config *c, struct config_errors *errors) {
     size_t opened = 0;
-    bool right = true;
-    bool somewhere = !config_is_wrong(errors, "bind");
+    bool right = true, somewhere = !config_is_wrong(errors, "bind");
     bool plain = somewhere && c->port != 0 && !config_is_wrong(errors, "port");
     bool secured = somewhere && c->tls_port != 0 && !config_is_wrong(errors, "tls-port");
     for (size_t i = 0; i < 2 * c->bind.count; i++) {
@@ -419,7 +381,17 @@ static bool open_all(struct listen_set *set, const struct config *c, struct conf
     }
     if (c->unixsocket && c->unixsocket[0] && !open_unix(set, c, errors))
         right = false;
-    return (opened > 0 || set->unix_path || nobody_can_connect(c, errors)) && right;
+    if (opened > 0 || set->unix_path)
+        return right;
+    if (config_is_wrong(errors, "unixsocket") || config_is_wrong(errors, "tls-port") ||
+        config_is_wrong(errors, "bind") || config_is_wrong(errors, "port"))
+        return false;
+    if (c->port == 0 && c->tls_port == 0)
+        return config_refuse(errors, c, "port",
+                             "port 0: expected a tls-port or a unixsocket too, or no client can connect");
+    if (c->bind.count == 0)
+        return config_refuse(errors, c, "bind", "bind '': expected at least one address");
+    return config_refuse(errors, c, "bind", "bind: expected at least one address of this machine");
 }
 
 bool listen_open(struct listen_set *set, const struct config *c, struct inherited *inherited, bool trial,
@@ -433,30 +405,25 @@ bool listen_open(struct listen_set *set, const struct config *c, struct inherite
 
 /* ---- other processes --------------------------------------------------------------------------------- */
 
-/* Writes an address in the format of /proc/net/tcp and tcp6; "" for other sockets. */
-static void write_kernels(const struct sockaddr_storage *a, char *out, size_t size) {
-    const struct sockaddr_in *v4 = (const void *)a;
-    const struct sockaddr_in6 *v6 = (const void *)a;
-    out[0] = '\0';
-    if (a->ss_family == AF_INET)
-        snprintf(out, size, "%08X:%04X", v4->sin_addr.s_addr, ntohs(v4->sin_port));
-    else if (a->ss_family == AF_INET6)
-        snprintf(out, size, "%08X%08X%08X%08X:%04X", v6->sin6_addr.s6_addr32[0], v6->sin6_addr.s6_addr32[1],
-                 v6->sin6_addr.s6_addr32[2], v6->sin6_addr.s6_addr32[3], ntohs(v6->sin6_port));
-}
-
-/* Whether the set listens on that address, and none of its sockets has that inode. */
+/* Whether the set listens on that address (as in /proc/net/tcp and tcp6), and none of its sockets has that inode. */
 static bool is_rival(const struct listen_set *set, const char *address, unsigned long long inode) {
     bool here = false;
     for (size_t i = 0; i < set->count; i++) {
         struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
+        const struct sockaddr_in *v4 = (const void *)&own;
+        const struct sockaddr_in6 *v6 = (const void *)&own;
+        const uint32_t *words = v6->sin6_addr.s6_addr32;
         struct stat file;
         socklen_t len = sizeof(own);
         char text[48] = "";
         if (inode && fstat(set->sockets[i].fd, &file) == 0 && file.st_ino == inode)
             return false;
-        if (getsockname(set->sockets[i].fd, (struct sockaddr *)&own, &len) == 0)
-            write_kernels(&own, text, sizeof(text));
+        getsockname(set->sockets[i].fd, (struct sockaddr *)&own, &len);
+        if (own.ss_family == AF_INET)
+            snprintf(text, sizeof(text), "%08X:%04X", v4->sin_addr.s_addr, ntohs(v4->sin_port));
+        else if (own.ss_family == AF_INET6)
+            snprintf(text, sizeof(text), "%08X%08X%08X%08X:%04X", words[0], words[1], words[2], words[3],
+                     ntohs(v6->sin6_port));
         here = here || strcmp(text, address) == 0;
     }
     return here;

@@ -1,6 +1,6 @@
 /*
- * The listening sockets, opened before any thread starts, so that a port in use is an error at start; or passed to this
- * process: by systemd (sd_listen_fds(3)), or by the process from which it takes over (ending.c).
+ * The listening sockets, opened before any thread starts, or passed to this process: by systemd (sd_listen_fds(3)), or
+ * by the process from which it takes over (ending.c).
  *
  *      systemd        LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES        descriptors 3, 4, ...: they define where to listen
  *      predecessor    LOCKKEEPER_HANDED, a letter for each socket;  descriptor 3: to report that clients are accepted;
@@ -19,22 +19,19 @@
 #include "proxy/config/config.h"
 #include "proxy/worker/worker.h"
 
-/* ending.c writes these variables, listen.c reads them. */
 #define HANDED_SOCKETS "LOCKKEEPER_HANDED"
 #define HANDED_PATH    "LOCKKEEPER_HANDED_PATH"
 #define HANDED_MARK    "LOCKKEEPER_HANDED_MARK"  /* see worker/same_redis.c; empty: there is none */
 #define HANDED_BOARD   "LOCKKEEPER_HANDED_BOARD" /* base/handed_board.h: its descriptor, behind the sockets; 0: none */
-/* What the new process writes to the pipe: it accepts clients; its Redis is another one, and the clients of the old
- * process are to be let go. */
+/* What the new process writes to the pipe: it accepts clients; its Redis is another one, so let the clients go. */
 #define HANDED_READY  '\0'
 #define HANDED_LET_GO 'L'
 /* A letter for each use of a socket (enum socket_use); a capital if systemd has passed it. */
 #define HANDED_LETTERS "pPtTaA"
 
-/* What a socket is for. */
 enum socket_use { SOCKET_PLAIN, SOCKET_TLS, SOCKET_ADMIN };
 
-/* One process passes this listening socket to another. */
+/* A listening socket that was passed to this process. */
 struct handed_socket {
     int fd;
     enum socket_use use;
@@ -61,10 +58,9 @@ void inherit_tell(struct inherited *in, char word);
 /* Frees the set, but not the sockets that were taken. */
 void inherit_free(struct inherited *in);
 
-/* An address on which this process listens. */
 struct listen_claim {
-    struct sockaddr_storage address;
-    const char *directive; /* "port", "tls-port" */
+    struct sockaddr_storage address; /* this process listens there */
+    const char *directive;           /* "port", "tls-port" */
 };
 
 struct listen_set {
@@ -79,11 +75,10 @@ struct listen_set {
     struct text text; /* the addresses, "127.0.0.1:6380, unix:/run/..." */
 };
 
-/* Opens bind x port and bind x tls-port for each thread, and unixsocket. With several threads, or with reuse-port, it
- * uses SO_REUSEPORT. Inherited sockets (borrowed) are used first; if systemd has passed sockets, only these are used.
- * False: all errors were added to `errors`, without those that follow from earlier errors. The workers own the
- * descriptors. trial: only checks whether it is possible. A port in use is no error then: it may be in use by a proxy
- * of this configuration. */
+/* Opens bind x port and bind x tls-port for each thread (SO_REUSEPORT with several), and unixsocket. Inherited sockets
+ * (borrowed) are used first; if systemd has passed sockets, only these. The workers own the descriptors. False: all
+ * errors were added to `errors`, without those that follow from others. trial: only checks; a port in use is no error
+ * then, since a proxy of this configuration may use it. */
 bool listen_open(struct listen_set *set, const struct config *config, struct inherited *inherited, bool trial,
                  struct config_errors *errors);
 /* Opens admin-bind x admin-port, or takes it from the inherited sockets; call it after listen_open. The caller owns the

@@ -87,37 +87,32 @@ static struct tls_context *load_servers(const struct config *c, const char *name
     return tls_context_new(&o, note_refusal, sorting);
 }
 
-static void forget(char *secret) {
-    if (secret)
-        explicit_bzero(secret, strlen(secret));
-}
-
 bool secure_load(struct secure *s, struct config *c, struct config_errors *errors) {
     *s = (struct secure){0};
     struct sorting sorting = {.config = c, .errors = errors};
     bool right = c->tls_port == 0 || (s->clients = load_clients(c, &sorting));
     right = (!c->upstream_tls_on || (s->nodes = load_servers(c, c->upstream_tls_server_name, &sorting))) && right;
     right = (!c->witness_tls || (s->witnesses = load_servers(c, NULL, &sorting))) && right;
-    forget(c->tls.key_file_pass);
-    forget(c->upstream_tls.key_file_pass);
+    char *const passphrases[] = {c->tls.key_file_pass, c->upstream_tls.key_file_pass};
+    for (size_t i = 0; i < 2; i++)
+        if (passphrases[i])
+            explicit_bzero(passphrases[i], strlen(passphrases[i]));
     if (!right)
         secure_clear(s);
     return right;
 }
 
-static void replace(struct tls_context *context, struct tls_context *fresh) {
-    if (context && fresh)
-        tls_context_replace(context, fresh);
-    else
-        tls_context_free(fresh);
-}
-
-/* New connections use the contexts of `fresh`. A side that is plain stays plain, and a TLS side stays as it is if
- * `fresh` has no context for it. Takes over `fresh`. */
+/* New connections use the contexts of `fresh`, which is taken over. A side that is plain stays plain, and a TLS side
+ * stays as it is if `fresh` has no context for it. */
 static void secure_replace(struct secure *s, struct secure *fresh) {
-    replace(s->clients, fresh->clients);
-    replace(s->nodes, fresh->nodes);
-    replace(s->witnesses, fresh->witnesses);
+    struct tls_context *const now[] = {s->clients, s->nodes, s->witnesses};
+    struct tls_context *const next[] = {fresh->clients, fresh->nodes, fresh->witnesses};
+    for (size_t i = 0; i < 3; i++) {
+        if (now[i] && next[i])
+            tls_context_replace(now[i], next[i]);
+        else
+            tls_context_free(next[i]);
+    }
     *fresh = (struct secure){0};
 }
 
@@ -130,27 +125,24 @@ void secure_clear(struct secure *s) {
 
 /* ---- checks --------------------------------------------------------------------------------------- */
 
-/* Whether a file can be written, without creating it; errno has the reason. */
-static bool writable(const char *path) {
+/* Checks that a file could be written, without creating it. */
+static void check_file(const struct config *c, const char *directive, const char *path, struct config_errors *errors) {
     struct stat file;
+    if (!path || !*path || config_is_wrong(errors, directive))
+        return;
     if (stat(path, &file) == 0 && S_ISDIR(file.st_mode)) {
         errno = EISDIR;
-        return false;
+    } else if (eaccess(path, W_OK) == 0) {
+        return;
+    } else if (errno == ENOENT) {
+        char *copy = memory_strdup(path);
+        bool can = eaccess(dirname(copy), W_OK | X_OK) == 0;
+        memory_free(copy);
+        if (can)
+            return;
     }
-    if (eaccess(path, W_OK) == 0)
-        return true;
-    if (errno != ENOENT)
-        return false;
-    char *copy = memory_strdup(path);
-    bool can = eaccess(dirname(copy), W_OK | X_OK) == 0;
-    memory_free(copy);
-    return can;
-}
-
-static void check_file(const struct config *c, const char *directive, const char *path, struct config_errors *errors) {
-    if (path && *path && !config_is_wrong(errors, directive) && !writable(path))
-        config_refuse(errors, c, directive, "%s '%s': expected a file that can be written: %s", directive, path,
-                      strerror(errno));
+    config_refuse(errors, c, directive, "%s '%s': expected a file that can be written: %s", directive, path,
+                  strerror(errno));
 }
 
 /* Whether execvp would find a program. */
@@ -180,23 +172,20 @@ static void check_certificates(const struct config *c, struct config_errors *err
     memory_free(copy.upstream_tls.key_file_pass);
 }
 
-static void check_ports(const struct config *c, struct config_errors *errors) {
-    struct inherited none = {.predecessor = -1};
-    struct listen_set set;
-    (void)listen_open(&set, c, &none, true, errors);
-    if (c->admin_port != 0 && !config_is_wrong(errors, "admin-bind")) {
-        int fd = listen_admin(&set, c, errors);
-        if (fd >= 0)
-            close(fd);
-    }
-    listen_close(&set, true);
-}
-
 bool live_check(const struct config *config, bool ports, struct config_errors *errors) {
     check_file(config, "logfile", config->logfile, errors);
     check_certificates(config, errors);
-    if (ports)
-        check_ports(config, errors);
+    struct inherited none = {.predecessor = -1};
+    struct listen_set set;
+    if (ports) {
+        (void)listen_open(&set, config, &none, true, errors);
+        if (config->admin_port != 0 && !config_is_wrong(errors, "admin-bind")) {
+            int fd = listen_admin(&set, config, errors);
+            if (fd >= 0)
+                close(fd);
+        }
+        listen_close(&set, true);
+    }
     if (config_witness_embedded(config) && config->upstream != CONFIG_EMBEDDED && !on_path("redis-server"))
         config_refuse(errors, config, "witness",
                       "witness embedded: redis-server was not found; install it (Debian: apt-get install "
@@ -236,39 +225,21 @@ void live_look_up(const struct config *c, void (*tell)(const char *text)) {
 
 /* ---- descriptors ----------------------------------------------------------------------------------- */
 
-/* How many descriptors listeners, the log and shared connections to nodes need. */
-static rlim_t spare_descriptors(const struct config *c) {
-    rlim_t nodes = c->upstream_addresses.count > 1 ? c->upstream_addresses.count : 1;
-    return SPARE_DESCRIPTORS + (rlim_t)c->threads * nodes * ((rlim_t)c->upstream_connections + UPSTREAM_APARTS);
-}
-
-/* Divides the permitted descriptors between clients and their own connections to nodes, which get a quarter. A reload
- * does not change the number for these connections. */
-static void share_descriptors(struct proxy_shared *shared, const struct config *c, rlim_t maxclients, rlim_t given,
-                              bool reloads) {
-    rlim_t spare = spare_descriptors(c), pins = shared->upstream.pins_total;
-    rlim_t left = given > spare + 4 ? given - spare : 4;
-    if (!reloads && pins > left / 4)
-        pins = left / 4;
-    rlim_t clients = left > pins ? left - pins : 1;
-    clients = clients < maxclients ? clients : maxclients;
-    shared->maxclients = (int64_t)clients;
-    if (!reloads)
-        shared->upstream.pins_total = (unsigned)pins;
-    log_warning("maxclients %lld: only %lld are possible with %lld open files, %lld of which may have connections to "
-                "nodes for themselves; raise the limit (ulimit -n)",
-                (long long)maxclients, (long long)clients, (long long)given, (long long)pins);
-}
-
+/* If the system permits fewer descriptors, clients and their own connections to nodes share them; the latter get a
+ * quarter. A reload does not change the number for these connections. */
 void live_raise_limit(struct proxy_shared *shared, const struct config *c, int64_t maxclients) {
     struct rlimit limit;
-    bool reloads = shared->upstream.pins_total > 0;
+    rlim_t pins = shared->upstream.pins_total, spare = SPARE_DESCRIPTORS; /* for listeners, the log */
+    rlim_t nodes = c->upstream_addresses.count > 1 ? c->upstream_addresses.count : 1;
+    spare += (rlim_t)c->threads * nodes * ((rlim_t)c->upstream_connections + UPSTREAM_APARTS);
+    bool reloads = pins > 0;
     if (!reloads) { /* connections that clients have for themselves: about one for each client */
         int64_t wanted = c->pinned_node > 0 ? c->pinned_node : PINS_USUAL;
         int64_t clients = c->maxclients > PINS_LEAST ? c->maxclients : PINS_LEAST;
-        shared->upstream.pins_total = (unsigned)(wanted < clients ? wanted : clients);
+        pins = (rlim_t)(wanted < clients ? wanted : clients);
+        shared->upstream.pins_total = (unsigned)pins;
     }
-    rlim_t need = (rlim_t)maxclients + shared->upstream.pins_total + spare_descriptors(c);
+    rlim_t need = (rlim_t)maxclients + pins + spare;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
         return;
     struct rlimit wanted = {.rlim_cur = need, .rlim_max = limit.rlim_max > need ? limit.rlim_max : need};
@@ -277,13 +248,22 @@ void live_raise_limit(struct proxy_shared *shared, const struct config *c, int64
     wanted = (struct rlimit){.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
     if (setrlimit(RLIMIT_NOFILE, &wanted) != 0)
         wanted = limit;
-    if (wanted.rlim_cur < need)
-        share_descriptors(shared, c, (rlim_t)maxclients, wanted.rlim_cur, reloads);
+    rlim_t given = wanted.rlim_cur, left = given > spare + 4 ? given - spare : 4;
+    if (given >= need)
+        return;
+    if (!reloads && pins > left / 4)
+        pins = left / 4;
+    rlim_t clients = left > pins ? left - pins : 1;
+    clients = clients < (rlim_t)maxclients ? clients : (rlim_t)maxclients;
+    shared->maxclients = (int64_t)clients;
+    shared->upstream.pins_total = (unsigned)pins;
+    log_warning("maxclients %lld: only %lld are possible with %lld open files, %lld of which may have connections to "
+                "nodes for themselves; raise the limit (ulimit -n)",
+                (long long)maxclients, (long long)clients, (long long)given, (long long)pins);
 }
 
 /* ---- reloads --------------------------------------------------------------------------------------- */
 
-/* Sets the metrics of a newly applied configuration. */
 static void note_loaded(struct live *l) {
     const struct secure *s = l->secure;
     struct tls_context *nodes = s->nodes ? s->nodes : s->witnesses; /* they show the same certificate */
@@ -342,16 +322,6 @@ static bool witnesses_may_change(const struct live *l, const struct config *fres
     return true;
 }
 
-static void note_witnesses(struct live *l, const struct config *before) {
-    if (!witnesses_differ(before, l->config))
-        return;
-    config_unref(l->witnesses_before);
-    l->witnesses_before = config_ref(before);
-    l->witnesses_again_ms = clock_even_ms() + witness_change_ms(before->witness_quarantine_ms);
-    log_warning("The witnesses have changed: change them at all proxies within %lld s (docs/quorum.md)",
-                (long long)before->witness_quarantine_ms / 1000);
-}
-
 /* Puts a new configuration in force. A session may be acquiring under the rules from before: a fence that is new counts
  * for its lease, too. */
 static void put_in_force(struct live *l, const struct config *fresh, struct secure *secure) {
@@ -368,7 +338,13 @@ static void put_in_force(struct live *l, const struct config *fresh, struct secu
     lock_rules_fenced_by(before->rules, fresh->rules);
     engine_fences_came(l->shared->engine, fresh->rules);
     own_password_watch(fresh, true);
-    note_witnesses(l, before);
+    if (witnesses_differ(before, fresh)) {
+        config_unref(l->witnesses_before);
+        l->witnesses_before = config_ref(before);
+        l->witnesses_again_ms = clock_even_ms() + witness_change_ms(before->witness_quarantine_ms);
+        log_warning("The witnesses have changed: change them at all proxies within %lld s (docs/quorum.md)",
+                    (long long)before->witness_quarantine_ms / 1000);
+    }
     for (unsigned i = 0; i < l->shared->threads; i++)
         worker_set_config(l->shared->workers[i], fresh);
     config_unref(before);
@@ -429,12 +405,11 @@ const char *live_next_upstream(void *arg, char *address, size_t size) {
 
 void live_switched(void *arg, const char *address) {
     struct live *l = arg;
-    char said[WHY_MAX];
     pthread_mutex_lock(&l->mutex);
     memory_free(l->switched);
     l->switched = memory_strdup(address);
     pthread_mutex_unlock(&l->mutex);
-    (void)live_reload(l, said, sizeof(said));
+    (void)live_reload(l, NULL, 0);
 }
 
 void live_show(void *arg, const struct report *report) {

@@ -14,7 +14,6 @@
 #include "proxy/net/tls.h"
 #include "proxy/session/core/shared.h"
 
-/* The TLS contexts of the configuration. */
 struct secure {
     struct tls_context *clients, *nodes, *witnesses; /* NULL: plain */
 };
@@ -26,9 +25,8 @@ bool secure_load(struct secure *s, struct config *config, struct config_errors *
 void secure_clear(struct secure *s);
 
 /* Tries each step of a start (certificates, addresses and ports, the log, the pid file, the embedded redis-server) and
- * leaves nothing behind. All errors are added to `errors`, without those that follow from earlier errors. A port in use
- * is no error: the running proxy of this configuration may use it. `ports` false: ports are not tried, since sockets
- * were passed to the process. True if there is no error at all. */
+ * leaves nothing behind. All errors are added to `errors`, without those that follow from others. `ports` false: ports
+ * are not tried, since sockets were passed to the process. True if there is no error at all. */
 bool live_check(const struct config *config, bool ports, struct config_errors *errors);
 
 /* Reports each host name of upstream and witness that does not resolve here and now. */
@@ -55,14 +53,13 @@ void live_init(struct live *l, int argc, char **argv, const struct config *confi
                struct proxy_shared *shared);
 void live_clear(struct live *l);
 /* Reads the configuration anew, and logs the result. False: there was an error, and nothing has changed. True: `said`
- * gets the names of the changed directives that need a restart, separated by blanks, as many as fit. Any thread may
- * call it; shared->reload is this function, with the struct live as its argument. */
+ * (NULL: not wanted) gets the names of the changed directives that need a restart, separated by blanks, as many as
+ * fit. Any thread may call it; shared->reload is this function, with the struct live as its argument. */
 bool live_reload(void *l, char *said, size_t size);
-/* PROXY SWITCH: reads the configuration anew, and writes the address of its `upstream standalone` (`size` bytes). NULL,
- * or the error, static. live_switched notes that the address is the upstream now, and reloads. Any thread may call
- * them; `l` is the struct live. */
+/* PROXY SWITCH: reads the configuration anew, and writes the address of its `upstream standalone`. NULL, or the error,
+ * static. live_switched notes that the address is the upstream now, and reloads. Any thread may call them. */
 const char *live_next_upstream(void *l, char *address, size_t size);
 void live_switched(void *l, const char *address);
-/* Reports the directives whose names match the report's pattern, with their values in force; passwords as "(set)". Any
- * thread may call it, with the struct live as its argument. */
+/* Reports the directives whose names match the report's pattern, with their values in force; passwords as "(set)". From
+ * any thread. */
 void live_show(void *l, const struct report *report);

@@ -59,7 +59,7 @@ struct application {
     const char *embedded_addresses[1];
     char process_id[UUID_TEXT];
     struct text upstream_text;
-    struct ev_signal signals[6];
+    struct ev_signal signals[6];              /* of SIGNALS */
     struct ev_timer second;                   /* for repeated incidents, and for locks without a rule */
     int64_t unruled_seen_ms, unruled_told_ms; /* when such locks were first seen since the last log line; when they were
                                                  last logged; 0: not yet */
@@ -95,9 +95,8 @@ static void tell_unruled(struct application *app, int64_t now_ms) {
     enum { AFTER_MS = 10 * 1000, AGAIN_MS = 60 * 60 * 1000 };
     char text[ADVISE_UNRULED_MAX];
     struct worker *first = app->shared.workers[0];
-    if (app->unruled_told_ms > 0 && now_ms - app->unruled_told_ms < AGAIN_MS)
-        return;
-    if (worker_unruled(first, app->unruled_told_ms) == 0)
+    if ((app->unruled_told_ms > 0 && now_ms - app->unruled_told_ms < AGAIN_MS) ||
+        worker_unruled(first, app->unruled_told_ms) == 0)
         return;
     if (app->unruled_seen_ms == 0)
         app->unruled_seen_ms = now_ms;
@@ -139,47 +138,33 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
     return admin_command(&source, words, lens, count, resp3, reply);
 }
 
-/* ---- reload -------------------------------------------------------------------------------------- */
+/* ---- signals ------------------------------------------------------------------------------------- */
 
-/* Opens the log file again, since it may have been renamed. */
-static void reopen_log(const struct application *app) {
-    if (!log_reopen())
+static const int SIGNALS[] = {SIGTERM, SIGINT, SIGQUIT, SIGUSR2, SIGHUP, SIGUSR1};
+enum { SIGNAL_COUNT = sizeof(SIGNALS) / sizeof(SIGNALS[0]) };
+
+static void on_signal(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    struct application *app = signal->data;
+    if (signal->signum != SIGHUP && signal->signum != SIGUSR1) {
+        ending_signal(&app->ending, signal->signum);
+        return;
+    }
+    if (signal->signum == SIGHUP)
+        notify_reloading();
+    if (!log_reopen()) /* it may have been renamed */
         log_warning("logfile '%s' could not be opened again, and the log goes on in the old file: %s",
                     app->config->logfile, strerror(errno));
-}
-
-static void on_rotate(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    reopen_log(signal->data);
-}
-
-static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    struct application *app = signal->data;
-    char said[1]; /* not needed: the log has it */
-    notify_reloading();
-    reopen_log(app);
-    live_reload(&app->live, said, sizeof(said));
+    if (signal->signum == SIGUSR1)
+        return;
+    live_reload(&app->live, NULL, 0); /* the log has the result */
     notify_state("READY=1");
-}
-
-/* ---- stopping ------------------------------------------------------------------------------------ */
-
-static void on_end(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    ending_signal(&((struct application *)signal->data)->ending, signal->signum);
 }
 
 static void stop_at_once(int signal) {
     _exit(0);
 }
 
-/* The signals, and what they do once the first worker's loop has ended, while other threads may still work. */
-static const struct {
-    int number;
-    void (*callback)(struct ev_loop *, struct ev_signal *, int);
-    void (*afterwards)(int signal);
-} SIGNALS[] = {{SIGTERM, on_end, stop_at_once}, {SIGINT, on_end, stop_at_once}, {SIGQUIT, on_end, SIG_IGN},
-               {SIGUSR2, on_end, SIG_IGN},      {SIGHUP, on_reload, SIG_IGN},   {SIGUSR1, on_rotate, SIG_IGN}};
-enum { SIGNAL_COUNT = sizeof(SIGNALS) / sizeof(SIGNALS[0]) };
-
+/* The first worker's loop has ended, while other threads may still work. */
 static void unwatch_signals(struct application *app, struct ev_loop *loop) {
     sigset_t all, old;
     sigfillset(&all);
@@ -187,7 +172,7 @@ static void unwatch_signals(struct application *app, struct ev_loop *loop) {
     for (size_t i = 0; i < SIGNAL_COUNT; i++) {
         ev_ref(loop);
         ev_signal_stop(loop, &app->signals[i]);
-        signal(SIGNALS[i].number, SIGNALS[i].afterwards);
+        signal(SIGNALS[i], SIGNALS[i] == SIGTERM || SIGNALS[i] == SIGINT ? stop_at_once : SIG_IGN);
     }
     ev_ref(loop);
     ev_timer_stop(loop, &app->second);
@@ -275,18 +260,11 @@ static void witness_ended(void *arg, const char *how) {
                 how, (long long)app->config->witness_quarantine_ms / 1000);
 }
 
-static bool start_embedded(struct application *app, const struct embedded_role *role, char *error, size_t size) {
-    struct embedded *e = embedded_start(role, app->embedded, error, size);
-    if (e)
-        app->embedded = e;
-    return e;
-}
-
 static bool start_upstream(struct application *app, char *error, size_t size) {
     static const struct embedded_role role = {"upstream", "The embedded Redis", embedded_ended};
     if (app->config->upstream != CONFIG_EMBEDDED)
         return true;
-    if (!start_embedded(app, &role, error, size))
+    if (!embedded_start(&app->embedded, &role, error, size))
         return false;
     app->shared.embedded = true;
     app->embedded_addresses[0] = embedded_address(app->embedded);
@@ -306,7 +284,7 @@ static bool start_witnesses(struct application *app, char *error, size_t size) {
     if (!config_witness_embedded(app->config))
         return true;
     for (int i = 0; i < WITNESSES_EMBEDDED; i++) {
-        if (!start_embedded(app, &role, error, size))
+        if (!embedded_start(&app->embedded, &role, error, size))
             return false;
         addresses[i] = embedded_address(app->embedded);
         log_warning("An embedded witness: a redis-server at %s, pid %d", addresses[i], embedded_pid(app->embedded));
@@ -348,7 +326,7 @@ static void run(struct application *app) {
                                   .argv = app->argv};
     embedded_watch(app->embedded, loop, app);
     for (size_t i = 0; i < SIGNAL_COUNT; i++) {
-        ev_signal_init(&app->signals[i], SIGNALS[i].callback, SIGNALS[i].number);
+        ev_signal_init(&app->signals[i], on_signal, SIGNALS[i]);
         app->signals[i].data = app;
         ev_signal_start(loop, &app->signals[i]);
         ev_unref(loop);
@@ -418,14 +396,6 @@ static void tell_of_rules(const struct config *c, void (*tell)(const char *text)
             tell(text);
 }
 
-static bool write_pid(const char *path) {
-    FILE *f = fopen(path, "w");
-    if (!f)
-        return false;
-    fprintf(f, "%d\n", (int)getpid());
-    return fclose(f) == 0;
-}
-
 /* Removes the pid file, unless a process that took over has written its own. */
 static void remove_pid(const char *path) {
     int pid = 0;
@@ -472,7 +442,10 @@ static bool start(struct application *app, struct config_errors *errors) {
         return config_refuse(errors, c, "upstream", "%s", error);
     if (!start_witnesses(app, error, sizeof(error)))
         return config_refuse(errors, c, "witness", "%s", error);
-    if (c->pidfile && c->pidfile[0] && !write_pid(c->pidfile))
+    FILE *pid = c->pidfile && c->pidfile[0] ? fopen(c->pidfile, "w") : NULL;
+    if (pid)
+        fprintf(pid, "%d\n", (int)getpid());
+    if (c->pidfile && c->pidfile[0] && (!pid || fclose(pid) != 0))
         return config_refuse(errors, c, "pidfile", "pidfile '%s': expected a file that can be written: %s", c->pidfile,
                              strerror(errno));
     return true;
@@ -606,10 +579,6 @@ static bool take_word(int *argc, char **argv, const char *word) {
     return true;
 }
 
-static void tell_of_invariant(const char *text) {
-    log_warning("%s", text);
-}
-
 int main(int argc, char **argv) {
     static struct application app;
     struct config_errors errors = {0};
@@ -626,9 +595,9 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGUSR1, SIG_IGN); /* until it is watched: there is no log file to reopen yet */
 #ifdef NDEBUG
-    invariant_start(tell_of_invariant, false);
+    invariant_start(warn_log, false);
 #else
-    invariant_start(tell_of_invariant, true);
+    invariant_start(warn_log, true);
 #endif
     command_table_init();
     slot_tags_init();

@@ -84,20 +84,18 @@ struct monitor_feed {
     bool over;
     char why[256]; /* why it ended early; "" if it did not */
     struct ev_prepare prepare;
-    struct ev_timer end, start, second;
+    struct ev_timer end, second; /* end: of the start, then of all */
     struct ev_signal on_int, on_term;
 };
 
 /* ---- lines ------------------------------------------------------------------------------------ */
 
 static void line_part(struct lines *l, const char *data, size_t len) {
-    if (l->skipping || l->part.len + len > LINE_MAX_BYTES)
-        l->skipping = true;
-    else
-        text_append(&l->part, data, len);
+    l->skipping |= l->part.len + len > LINE_MAX_BYTES;
+    text_append(&l->part, data, l->skipping ? 0 : len);
 }
 
-/* Splits the bytes and calls fn for each whole line, until fn returns false. */
+/* Calls fn for each whole line, until fn returns false. */
 static void lines_cut(struct lines *l, const char *data, size_t len, bool (*fn)(void *arg, const char *, size_t),
                       void *arg) {
     const char *end = data + len, *stop;
@@ -303,7 +301,7 @@ static void ear_begins(struct ear *e) {
     e->begun = true;
     if (!x->begun_ms) {
         x->begun_ms = clock_wall_ms();
-        ev_timer_stop(x->loop, &x->start);
+        ev_timer_stop(x->loop, &x->end);
         ev_timer_set(&x->end, (double)x->for_ms / 1000, 0.);
         ev_timer_start(x->loop, &x->end);
     }
@@ -397,11 +395,8 @@ static void on_prepare(struct ev_loop *loop, struct ev_prepare *prepare, int eve
 }
 
 static void on_end(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    finish(timer->data, NULL);
-}
-
-static void on_start_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    finish(timer->data, "no answer within 10 s");
+    struct monitor_feed *x = timer->data;
+    finish(x, x->begun_ms ? NULL : "no answer within 10 s");
 }
 
 static void on_clients(struct ev_loop *loop, struct ev_timer *timer, int events) {
@@ -421,15 +416,14 @@ static void run(struct monitor_feed *x) {
     readable_init(&x->readable, x->loop);
     chunk_pool_init(&x->pool, CHUNKS_KEPT);
     ev_prepare_init(&x->prepare, on_prepare);
-    ev_timer_init(&x->end, on_end, 0., 0.);
-    ev_timer_init(&x->start, on_start_late, START_S, 0.);
+    ev_timer_init(&x->end, on_end, START_S, 0.);
     ev_timer_init(&x->second, on_clients, CLIENTS_S, CLIENTS_S);
     ev_signal_init(&x->on_int, on_signal, SIGINT);
     ev_signal_init(&x->on_term, on_signal, SIGTERM);
-    x->prepare.data = x->end.data = x->start.data = x->second.data = x->on_int.data = x->on_term.data = x;
+    x->prepare.data = x->end.data = x->second.data = x->on_int.data = x->on_term.data = x;
     x->upstream = upstream_new(x->loop, &x->readable, x->config, &x->pool, &events);
     ev_prepare_start(x->loop, &x->prepare);
-    ev_timer_start(x->loop, &x->start);
+    ev_timer_start(x->loop, &x->end);
     ev_timer_start(x->loop, &x->second);
     ev_signal_start(x->loop, &x->on_int);
     ev_signal_start(x->loop, &x->on_term);
@@ -453,7 +447,6 @@ static void stop(struct monitor_feed *x) {
     }
     ev_prepare_stop(x->loop, &x->prepare);
     ev_timer_stop(x->loop, &x->end);
-    ev_timer_stop(x->loop, &x->start);
     ev_timer_stop(x->loop, &x->second);
     ev_signal_stop(x->loop, &x->on_int);
     ev_signal_stop(x->loop, &x->on_term);

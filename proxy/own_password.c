@@ -173,16 +173,6 @@ bool own_password_ask(const struct config *c, bool reload, struct config_errors 
 
 /* ---- the thread ---- */
 
-static void wait_until(int64_t even_ms) {
-    int64_t left_ms = even_ms - clock_even_ms();
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t ns = until.tv_nsec + (left_ms > 0 ? left_ms : 0) % 1000 * 1000000;
-    until.tv_sec += (left_ms > 0 ? left_ms : 0) / 1000 + ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
-    pthread_cond_timedwait(&watch.change, &watch.mutex, &until);
-}
-
 /* Asks for the passwords that files and commands have. */
 static void ask_again(const struct config *c) {
     for (size_t i = 0; i < CONFIG_LOGINS; i++) {
@@ -197,8 +187,14 @@ static void ask_again(const struct config *c) {
 static void *run(void *arg) {
     pthread_mutex_lock(&watch.mutex);
     while (!watch.stop) {
-        if (clock_even_ms() < watch.due_ms) {
-            wait_until(watch.due_ms);
+        int64_t left_ms = watch.due_ms - clock_even_ms();
+        if (left_ms > 0) {
+            struct timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            int64_t ns = until.tv_nsec + left_ms % 1000 * 1000000;
+            until.tv_sec += left_ms / 1000 + ns / 1000000000;
+            until.tv_nsec = ns % 1000000000;
+            pthread_cond_timedwait(&watch.change, &watch.mutex, &until);
             continue;
         }
         const struct config *c = config_ref(watch.config);
@@ -211,16 +207,6 @@ static void *run(void *arg) {
     }
     pthread_mutex_unlock(&watch.mutex);
     return NULL;
-}
-
-static void start(void) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    watch.runs = pthread_create(&watch.thread, NULL, run, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!watch.runs)
-        log_warning("The proxy's passwords are not read again: the system gives no more threads");
 }
 
 void own_password_watch(const struct config *config, bool reloaded) {
@@ -236,8 +222,15 @@ void own_password_watch(const struct config *config, bool reloaded) {
         watch.config = config_ref(config);
         watch.due_ms = reloaded && commands ? 0 : clock_even_ms() + config->upstream_password_refresh_ms;
         watch.asked_ms = reloaded ? watch.asked_ms : clock_even_ms();
-        if (!watch.runs)
-            start();
+        if (!watch.runs) {
+            sigset_t all, old;
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, &old);
+            watch.runs = pthread_create(&watch.thread, NULL, run, NULL) == 0;
+            pthread_sigmask(SIG_SETMASK, &old, NULL);
+            if (!watch.runs)
+                log_warning("The proxy's passwords are not read again: the system gives no more threads");
+        }
         pthread_cond_signal(&watch.change);
     }
     pthread_mutex_unlock(&watch.mutex);

@@ -156,17 +156,6 @@ static bool is_over(int64_t since_ms, int64_t now_ms) {
     return now_ms - since_ms >= PERIOD_MS || now_ms < since_ms; /* the clock may be set back */
 }
 
-/* Whether a group's incident may be logged at once. */
-static bool may_tell(struct incidents *i, const struct group *g, int64_t now_ms) {
-    if (g->untold > 0 || (g->told_ms && !is_over(g->told_ms, now_ms)))
-        return false;
-    if (is_over(i->lines_since_ms, now_ms)) {
-        i->lines_since_ms = now_ms;
-        i->lines = 0;
-    }
-    return i->lines++ < LINES_AT_ONCE;
-}
-
 void incidents_tell(struct incidents *i, int64_t now_ms, bool all) {
     pthread_mutex_lock(&i->mutex);
     unsigned lines = 0;
@@ -303,7 +292,12 @@ void incidents_add(struct incidents *i, const struct incident *e, const char *ac
             ear->wake(ear->arg);
         }
     }
-    bool at_once = may_tell(i, g, e->time_ms);
+    bool at_once = g->untold == 0 && (!g->told_ms || is_over(g->told_ms, e->time_ms));
+    if (at_once && is_over(i->lines_since_ms, e->time_ms)) {
+        i->lines_since_ms = e->time_ms;
+        i->lines = 0;
+    }
+    at_once = at_once && i->lines++ < LINES_AT_ONCE;
     if (at_once) {
         g->told_ms = e->time_ms;
     } else if (g->untold++ == 0) {

@@ -130,24 +130,23 @@ extern const struct metric_table node_figures_table;
 bool node_is_down(const struct node_figures *f);
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* Adds up the boards of all workers: this worker's is current, the others' are at most a second old. The caller frees
- * sum->nodes; sum->count must be 0 at first. */
+/* Adds up the boards of all workers: this one's is current, the others' are at most a second old. The caller frees
+ * sum->nodes; sum->count is 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);
 
 /* ---- questions.c ---- */
 
-/* Asks the masters whether they would give locks. To be called once a second. */
+/* Asks the masters whether they would give locks, once a second. */
 void readiness_ask(struct worker *w);
-/* Why the master gives no locks, as far as readiness_ask knows: the node's or the proxy's error. "": it does, or it is
- * no master. Borrowed until the next call of readiness_ask. */
+/* Why the master gives no locks: the node's or the proxy's error. "": it does, or it is no master. Borrowed until the
+ * next readiness_ask. */
 const char *readiness_trouble(struct worker *w, const char *address);
 /* Asks the masters for maxclients, if the last answers are old. */
 void capacity_tick(struct worker *w);
-/* Asks the masters for maxclients, and whether they may evict locks, if the last answers are old, and writes that this
- * process is there, if it has not lately. If the proxy's own user may not, nothing is known, and nothing is logged. The
- * first worker calls it, at most once a second. */
+/* Asks the masters for maxclients, and whether they may evict locks, and writes that this process is there, if that was
+ * long ago. The first worker calls it, at most once a second. */
 void questions_tick(struct worker *w);
-/* Reports the policy, and whether it may evict locks, for PROXY INFO and the status page. From any worker's thread. */
+/* Reports the policy, and whether it may evict locks. From any worker's thread. */
 void evictions_report(struct worker *w, const struct report *r);
 /* Writes that this process ends. In the first worker's thread. */
 void presence_end(struct worker *w);
@@ -173,7 +172,7 @@ void accept_drop_guests(struct worker *w);
 
 /* ---- same_redis.c ---- */
 
-/* Looks the name up if it is due. To be called once a second, in the first worker's thread. */
+/* Looks the name up if it is due: once a second, in the first worker's thread. */
 void host_watch_tick(struct worker *w);
 /* Why the name is looked up at the next tick: a reload; the node has failed in any thread; it has answered READONLY. */
 enum doubt { DOUBT_NONE, DOUBT_ASKED, DOUBT_FAILED, DOUBT_READONLY };
@@ -183,6 +182,6 @@ void host_watch_doubt(struct worker *w, enum doubt doubt);
 void host_watch_trouble(struct worker *w, char *out, size_t size);
 void host_watch_clear(struct worker *w);
 /* Looks for the mark of shared->space_mark, and opens the workers that wait. If Redis has another mark or none, the
- * process ends with status 1, and the log says why. Does nothing while an answer is due. In the first worker's
- * thread; to be called again once a second while shared->space_held. */
+ * process ends with status 1, and the log says why. In the first worker's thread, once a second while
+ * shared->space_held. */
 void lock_space_look(struct worker *w);

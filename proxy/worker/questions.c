@@ -4,44 +4,37 @@
  *
  * ---- readiness ----
  *
- * Whether a lock could be had now: the proxy asks the masters itself. Requests show it, too, but a balancer may take a
- * proxy out of service, and then none come. A master can be reached and still give no lock: it is a replica, it refuses
- * the login, its memory or its disk is full.
+ * A master can be reached and still give no lock: it is a replica, it refuses the login, its memory or its disk is
+ * full. Requests show that, too, but none come once a balancer has taken the proxy out of service.
  *
  *      once a second: SET lockkeeper:{TAG} "" XX ──> each master ──┬─> it would write: the master is well
  *                                                                  └─> no reply, or an error that a lock would get
  *
- * No key has that name, so that XX changes nothing and is not replicated. Redis refuses it as it refuses a lock. The
- * first worker asks, over connections of their own: where CLIENT PAUSE holds writes, no client's read waits behind the
- * question.
+ * No key has that name, so that XX changes nothing and is not replicated. The first worker asks, over connections of
+ * their own: where CLIENT PAUSE holds writes, no client's read waits behind the question.
  *
- * A master that a worker has lost is left to the next request: it finds the master of today, while a failed question
- * would let it fail at once. With an admin-port, whose pages report all threads, each worker sends it a PING, and
- * during a PROXY PAUSE, in which no request comes.
+ * A master that a worker has lost is left to the next request, which finds the master of today: a failed question would
+ * let it fail at once. With an admin-port, whose pages report all threads, and during a PROXY PAUSE, in which no
+ * request comes, each worker sends it a PING.
  *
  * ---- the masters' limits ----
- *
- * The first worker asks each master for INFO, at its start and then at intervals:
  *
  *      INFO clients ──> maxclients: it limits how many connections single clients may have to the node
  *      INFO memory  ──> the first master that may evict ──> log, if that is new
  *
  * If Redis evicts a lock, two clients can hold it. Locks have expiries, so every maxmemory-policy except noeviction may
- * evict them once maxmemory is reached.
- *
- * INFO contains these settings even if CONFIG is forbidden. If the proxy's user may not call INFO, nothing is known,
- * and nothing is logged.
+ * evict them once maxmemory is reached. INFO has these settings even if CONFIG is forbidden. If the proxy's user may
+ * not call INFO, nothing is known, and nothing is logged.
  *
  * ---- presence ----
  *
- * Whether proxies that were before this Redis have stayed before another one. After a replica was promoted by hand, or
- * a name has moved, some proxies may go on before the Redis of before: two proxies then give out the same locks. Each
- * process writes every 10 s to one hash in Redis that it is there (presence.lua), and the answer names the processes
- * that were there when the data got a new replication id, and have not followed.
+ * After a replica was promoted by hand, or a name has moved, some proxies may go on before the Redis of before, and two
+ * proxies give out the same locks. Each process writes every 10 s to one hash in Redis that it is there (presence.lua).
+ * The answer names the processes that were there when the data got a new replication id, and have not followed.
  *
- * A proxy writes once it has met another proxy's lease: before, there is nothing that could split, and no key of ours
- * is in Redis. Only a standalone and Sentinel's master are asked: a cluster's nodes agree on each slot's master. Two
- * Redis servers that never had the same data have nothing by which proxies could know of each other.
+ * A proxy writes once it has met another proxy's lease: before, there is nothing that could split. Only a standalone
+ * and Sentinel's master are asked: a cluster's nodes agree on each slot's master. Two Redis servers that never had the
+ * same data have nothing by which proxies could know of each other.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,8 +54,8 @@ enum { AGAIN_MS = 10 * 1000, REFUSED_MS = 600 * 1000 /* each question is an entr
 
 /* ---- readiness ------------------------------------------------------------------------------------------ */
 
-/* Errors that a lock would get, too. Other errors (NOPERM, MOVED) say nothing of locks: clients may log in as other
- * users, and the map may be old. */
+/* Errors that a lock would get, too. NOPERM and MOVED would say nothing of locks: clients may log in as other users,
+ * and the map may be old. */
 static const struct {
     const char *word, *hint;
 } REFUSALS[] = {{"READONLY", "it is a replica: name its master as upstream, or use Sentinel"},
@@ -113,7 +106,7 @@ static bool lasts(const struct request *r) {
 /* The owner of a request that may take any time, while its node answers others. */
 static const struct request_owner_ops patient_ops = {.may_last = lasts};
 
-/* The answer may come before this function returns. */
+/* The answer may come at once. */
 static void ask(struct worker *w, size_t master, struct asked_master *m, bool lost) {
     struct upstream_lane lane = {.dedicated = lost ? 0 : upstream_dedicated_own(w->upstream), .protocol = 2};
     struct request *r = request_internal(w);
@@ -242,23 +235,21 @@ void capacity_tick(struct worker *w) {
 
 /* ---- evictions ---------------------------------------------------------------------------------------- */
 
+/* Notes what a master's INFO says; the first that may evict counts. */
 static void read_page(const struct resp_item *page, size_t master, struct eviction_state *found) {
     size_t len = 0, limit_len = 0;
     const char *policy = info_field(page, "\nmaxmemory_policy:", &len);
     const char *limit = info_field(page, "\nmaxmemory:", &limit_len);
     if (!policy || !limit)
         return;
-    unsigned which = OTHER;
-    for (unsigned i = NOEVICTION; i < OTHER; i++)
-        if (strlen(POLICIES[i]) == len && memcmp(POLICIES[i], policy, len) == 0)
-            which = i;
+    unsigned which = NOEVICTION;
+    while (which < OTHER && (strlen(POLICIES[which]) != len || memcmp(POLICIES[which], policy, len) != 0))
+        which++;
     bool evicts = which != NOEVICTION && strtoull(limit, NULL, 10) > 0;
-    if (found->evicts || (found->policy != UNKNOWN && !evicts))
-        return;
-    *found = (struct eviction_state){.policy = which, .evicts = evicts, .master = master};
+    if (!found->evicts && (found->policy == UNKNOWN || evicts))
+        *found = (struct eviction_state){.policy = which, .evicts = evicts, .master = master};
 }
 
-/* Logs a change. If the policy is no longer known, that is not logged. */
 static void evictions_conclude(struct worker *w, const struct eviction_state *found) {
     struct eviction_state *known = &thread_of(w)->evictions;
     if (found->policy == UNKNOWN)
@@ -336,7 +327,7 @@ static void presence_answered(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* CLIENT PAUSE WRITE in Redis holds the word up: it has a connection of its own, and may take any time. */
+/* CLIENT PAUSE WRITE in Redis may hold it up for any time: it has a connection of its own. */
 static void presence_send(struct worker *w, const char *place) {
     const struct script *script = script_get(SCRIPT_PRESENCE);
     struct upstream_lane lane = {.dedicated = upstream_dedicated_own(w->upstream), .protocol = 2};

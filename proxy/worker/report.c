@@ -233,30 +233,25 @@ static void report_lease(void *arg, const struct lock_view *v) {
     text_clear(&who);
 }
 
-/* A row without a key for the leases of the process that leaves. */
-static void report_predecessor(const struct worker *w, const struct report *r) {
+static bool report_locks(struct worker *w, const struct report *r) {
     static const char *const numbers[] = {"db", "age-ms", "left-ms", "fence", "renewals", "waiting", "longest-wait-ms"};
+    struct lock_rows rows = {.report = r, .worker = w, .steps = GLOB_STEPS};
     struct handed_counts before = handed_board_read(w->shared->before);
     char text[160];
-    if (before.leases == 0)
-        return;
-    int n = snprintf(text, sizeof(text), "process %lld, which leaves, has %lld more leases and %lld clients",
-                     (long long)before.pid, (long long)before.leases, (long long)before.clients);
-    r->row(r->arg);
-    r->text(r->arg, "key", "", 0);
-    r->text(r->arg, "owner", text, (size_t)n);
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        r->number(r->arg, numbers[i], 0);
-    r->text(r->arg, "waiters", "", 0);
-}
-
-static bool report_locks(struct worker *w, const struct report *r) {
-    struct lock_rows rows = {.report = r, .worker = w, .steps = GLOB_STEPS};
     if (w->walk)
         engine_walk_each(w->walk, report_lease, &rows);
     else
         engine_each_lease(w->shared->engine, worker_now(w), LOCKS_SHOWN_MAX, report_lease, &rows);
-    report_predecessor(w, r);
+    if (before.leases > 0) { /* a row without a key for the leases of the process that leaves */
+        int n = snprintf(text, sizeof(text), "process %lld, which leaves, has %lld more leases and %lld clients",
+                         (long long)before.pid, (long long)before.leases, (long long)before.clients);
+        r->row(r->arg);
+        r->text(r->arg, "key", "", 0);
+        r->text(r->arg, "owner", text, (size_t)n);
+        for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+            r->number(r->arg, numbers[i], 0);
+        r->text(r->arg, "waiters", "", 0);
+    }
     return rows.steps > 0;
 }
 
@@ -318,29 +313,27 @@ static bool report_top(struct worker *w, const struct report *r) {
 /* Ends a list that was cut. */
 #define MORE "; ..."
 
-/* The workloads (workloads) of a rule whose workers share connections. */
+/* The workloads of a rule whose workers share connections. */
 struct shared_workloads {
     const struct lock_rule *rule;
     const struct report *report; /* each is a row of it; else NULL */
     size_t rows;
-    char *text; /* else all are appended to this text, which has room for SHARED_TEXT_MAX bytes */
-    size_t len;
-    bool cut; /* the text does not contain all of them */
+    struct text text; /* else the text has all of them, or as many as SHARED_TEXT_MAX bytes take */
+    bool cut;
 };
 
 static void add_shared(void *arg, const struct lock_workload *f) {
     struct shared_workloads *all = arg;
-    size_t len = strlen(f->rule); /* the workload's copy of the pattern may be cut */
+    size_t len = strlen(f->rule), before = all->text.len; /* the workload's copy of the pattern may be cut */
     if (!f->pooled || strncmp(f->rule, all->rule->pattern, len) != 0 ||
         (len != all->rule->pattern_len && len != LOCK_WORKLOAD_NAME_MAX - 1))
         return;
     if (!all->report) {
-        size_t room = SHARED_TEXT_MAX - sizeof(MORE) - all->len;
-        int n = snprintf(all->text + all->len, room, "%s%s by %s", all->len ? "; " : "", f->pattern, f->client);
-        if ((size_t)n < room)
-            all->len += (size_t)n;
-        else
+        text_printf(&all->text, "%s%s by %s", before ? "; " : "", f->pattern, f->client);
+        if (all->text.len >= SHARED_TEXT_MAX - sizeof(MORE)) {
+            all->text.len = before;
             all->cut = true;
+        }
     } else if (all->rows < SHARED_ROWS_MAX) {
         all->rows++;
         all->report->row(all->report->arg);
@@ -373,12 +366,11 @@ static bool report_rules(struct worker *w, const struct report *r) {
         r->row(r->arg);
         r->text(r->arg, "rule", text, strlen(text));
         r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
-        char workloads[SHARED_TEXT_MAX] = "";
-        struct shared_workloads all = {.rule = rule, .text = workloads};
+        struct shared_workloads all = {.rule = rule};
         each_shared(w, &all);
-        if (all.cut)
-            all.len += (size_t)snprintf(workloads + all.len, sizeof(MORE), MORE);
-        r->text(r->arg, "shared", workloads, all.len);
+        text_append(&all.text, MORE, all.cut ? sizeof(MORE) - 1 : 0);
+        r->text(r->arg, "shared", all.text.data, all.text.len);
+        text_clear(&all.text);
     }
     for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
         const struct lock_rule *rule = lock_rules_fence(w->rules, i);

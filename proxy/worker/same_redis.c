@@ -4,9 +4,8 @@
  *
  * ---- take-over ----
  *
- * A take-over must not split the locks: the new process may have another upstream in its configuration, or the name of
- * the same upstream may have moved. Then two processes would give out one lock. So the process that leaves writes a
- * mark to its Redis, and the new one looks for the mark in its own before it accepts clients.
+ * The new process may have another upstream in its configuration, or the upstream's name may have moved. So the process
+ * that leaves writes a mark to its Redis, and the new one looks for it before it accepts clients.
  *
  *      the process that leaves                        the new one
  *      SET mark ──> Redis                             held: no worker accepts clients
@@ -21,9 +20,8 @@
  *
  * ---- the host name of a standalone ----
  *
- * Where the host name of a standalone upstream leads. The name is looked up every dns-refresh, at a reload, and soon
- * after the node has failed. If it leads to another machine, all threads go there together, or none does: two threads
- * at two servers would give out one lock twice.
+ * The name is looked up every dns-refresh, at a reload, and soon after the node has failed. If it leads to another
+ * machine, all threads go there together, or none does.
  *
  *      the name leads elsewhere ──> has the other Redis what this proxy has written?   (the mark)
  *                                   does it take a write?
@@ -52,8 +50,8 @@
 enum { MARK_SLOT = 0, ERROR_MAX = 200, AWAY_LEAST = 3 };
 enum { SPACE_MARK_MS = 2 * 60 * 1000, HOST_MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000 };
 
-/* Begins a command on a key named like a guard record, so that no client is shown it; it belongs to no lock. The name
- * is of `what`, whose mark it is (a process's id, or ""), and a suffix. */
+/* Begins a command on a key named like a guard record, so that no client is shown it. `whose`: a process's id, or "".
+ */
 static void build_mark(struct worker *w, const char *command, size_t argc, const char *what, const char *whose,
                        const char *suffix) {
     char key[128];
@@ -76,7 +74,7 @@ static void ask_node(struct worker *w, struct upstream_node *node,
         call_submit_lane(&r->call, MARK_SLOT, &lane, w->build.data, w->build.len);
 }
 
-/* Copies the error that a call ended with; "": none. */
+/* The error that a call ended with; "": none. */
 static void error_of(const struct call_end *end, char out[ERROR_MAX]) {
     size_t len;
     const char *error = call_end_error(end, &len);
@@ -342,24 +340,6 @@ static void ask(struct host_watch *h) {
 
 /* ---- looking ------------------------------------------------------------------------------------------ */
 
-/* Sets the addresses that have come to the name. False: the address in use is still among the name's. After a failure
- * others that are new count too. */
-static bool leads_elsewhere(struct host_watch *h, const struct host_addresses *now,
-                            const struct host_addresses *found) {
-    bool there = host_has(found, &now->at[0]);
-    h->to = *found;
-    if (!there || h->doubt < DOUBT_FAILED)
-        return !there;
-    h->to.count = 0;
-    for (unsigned i = 0; i < found->count; i++) {
-        if (!host_has(now, &found->at[i])) {
-            h->to.at[h->to.count] = found->at[i];
-            h->to.lens[h->to.count++] = found->lens[i];
-        }
-    }
-    return h->to.count > 0;
-}
-
 static void on_found(void *arg, const struct addrinfo *list, const char *error) {
     struct host_watch *h = arg;
     struct worker *w = h->w;
@@ -371,7 +351,17 @@ static void on_found(void *arg, const struct addrinfo *list, const char *error) 
     h->busy = !w->stopping && list && now.count > 0 && upstream_host_name(w->upstream, &port);
     if (!h->busy)
         return;
-    if (!leads_elsewhere(h, &now, &found)) {
+    bool stays = host_has(&found, &now.at[0]); /* the address in use is still among the name's */
+    h->to = found;
+    if (stays)
+        h->to.count = 0;
+    for (unsigned i = 0; stays && h->doubt >= DOUBT_FAILED && i < found.count; i++) {
+        if (!host_has(&now, &found.at[i])) { /* after a failure others that are new count too */
+            h->to.at[h->to.count] = found.at[i];
+            h->to.lens[h->to.count++] = found.lens[i];
+        }
+    }
+    if (stays && h->to.count == 0) {
         tell(h, "");
         h->away = 0;
         h->to = now;

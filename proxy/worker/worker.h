@@ -45,14 +45,13 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
 struct ev_loop *worker_loop(struct worker *w);
 /* Runs until worker_stop or worker_leave has done its work. */
 void worker_run(struct worker *w);
-/* Makes the worker stop accepting, finish requests in flight for at most bound_ms, and return from worker_run.
- * Thread-safe. */
+/* Has the worker stop accepting, finish requests in flight within bound_ms, and return from worker_run. Thread-safe. */
 void worker_stop(struct worker *w, int64_t bound_ms);
-/* Makes the worker stop accepting, serve its clients until the last one of any thread has left, for at most bound_ms,
- * and return from worker_run. `handed`: another process also has the sockets. worker_stop may follow. Thread-safe. */
+/* Has the worker stop accepting, serve its clients until the last one of any thread has left, within bound_ms, and
+ * return from worker_run. `handed`: another process also has the sockets. worker_stop may follow. Thread-safe. */
 void worker_leave(struct worker *w, int64_t bound_ms, bool handed);
 /* Replaces the worker's configuration: at once if it is the calling thread's worker, which must be between two events,
- * and else in the worker's next turn. It takes a reference. Thread-safe. */
+ * else in its next turn. It takes a reference. Thread-safe. */
 void worker_set_config(struct worker *w, const struct config *config);
 /* Reports what operators may see, from the worker's own thread. Of locks it shows the result of w->walk; without one
  * PROXY LOCKS searches itself, and PROXY TOP shows none that is held. False: the pattern takes too long to match. */

@@ -28,15 +28,6 @@ bool node_is_down(const struct node_figures *f) {
     return f->why[0] || strcmp(f->state, "down") == 0;
 }
 
-/* The worse one of two threads' states of a node: the one that an operator should see. */
-static const char *graver_state(const char *a, const char *b) {
-    static const char *const order[] = {"down", "connecting", "up"};
-    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)
-        if (strcmp(a, order[i]) == 0 || strcmp(b, order[i]) == 0)
-            return order[i];
-    return a;
-}
-
 static const struct metric_row figure_rows[] = {
 #define FIGURE_ROW(field, name, type, family, help)                                                                    \
     {name, type, family, "node", NULL, help, offsetof(struct node_figures, field)},
@@ -47,6 +38,7 @@ static const struct metric_row figure_rows[] = {
 const struct metric_table node_figures_table = {figure_rows, sizeof(figure_rows) / sizeof(figure_rows[0])};
 
 static void add_figures(struct node_board *b, const struct node_figures *from) {
+    static const char *const graver[] = {"down", "connecting", "up"};
     struct node_figures *f = NULL;
     for (size_t i = 0; i < b->count && !f; i++)
         if (strcmp(b->nodes[i].address, from->address) == 0)
@@ -57,7 +49,11 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
         *f = (struct node_figures){.state = "idle"};
         snprintf(f->address, sizeof(f->address), "%s", from->address);
     }
-    f->state = graver_state(f->state, from->state);
+    const char *state = f->state; /* the worse one of two threads' is the one that an operator should see */
+    for (size_t i = sizeof(graver) / sizeof(graver[0]); i-- > 0;)
+        if (strcmp(f->state, graver[i]) == 0 || strcmp(from->state, graver[i]) == 0)
+            state = graver[i];
+    f->state = state;
     f->master |= from->master;
     f->replica |= from->replica;
     if (!f->why[0])
@@ -222,37 +218,32 @@ static void measure_locks(struct worker *w, const struct metric_sink *m) {
         sample(m, "kind", lock_incident_name((enum lock_incident_kind)k), (double)stats.incidents[k]);
 }
 
-enum rule_figure { FIGURE_HITS, FIGURE_LATE, FIGURE_REFUSED };
-
-/* One figure of each rule or fence, by its pattern. If several have the same pattern, only the first is counted, since
+/* The figures of rules and of fences, by pattern. If several have the same pattern, only the first is counted, since
  * only the first applies to keys. */
-static void measure_each(const struct lock_rules *rules, const struct metric_sink *m, bool fences,
-                         enum rule_figure figure) {
-    size_t count = fences ? lock_rules_fence_count(rules) : lock_rules_count(rules);
-    const struct lock_rule *(*get)(const struct lock_rules *, size_t) = fences ? lock_rules_fence : lock_rules_get;
-    for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
-        const struct lock_rule *rule = get(rules, i);
-        bool first = true;
-        for (size_t j = 0; j < i && first; j++)
-            first = strcmp(get(rules, j)->pattern, rule->pattern) != 0;
-        if (first)
-            sample(m, fences ? "fence" : "rule", rule->pattern,
-                   (double)atomic_load(figure == FIGURE_HITS   ? &rule->hits
-                                       : figure == FIGURE_LATE ? &rule->fence->late
-                                                               : &rule->fence->refused));
+static void measure_rules(const struct lock_rules *rules, const struct metric_sink *m) {
+    enum { HITS, FENCE_HITS, LATE, REFUSED, FIGURES };
+    static const char *const families[FIGURES][2] = {
+        {"rule_hits_total", "Commands on keys that the lock rule matched, of the first 100 rules."},
+        {"fence_hits_total", "Commands on data that the fence matched, of the first 100 fences."},
+        {"fence_late_writes_total", "Writes of fenced data by clients that had lost its lock."},
+        {"fence_refused_writes_total", "Writes of fenced data that were refused: late, or without the lock."}};
+    for (unsigned figure = 0; figure < FIGURES; figure++) {
+        bool fences = figure != HITS;
+        size_t count = fences ? lock_rules_fence_count(rules) : lock_rules_count(rules);
+        const struct lock_rule *(*get)(const struct lock_rules *, size_t) = fences ? lock_rules_fence : lock_rules_get;
+        family(m, families[figure][0], "counter", families[figure][1]);
+        for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
+            const struct lock_rule *rule = get(rules, i);
+            size_t j = 0;
+            while (strcmp(get(rules, j)->pattern, rule->pattern) != 0)
+                j++;
+            if (j == i)
+                sample(m, fences ? "fence" : "rule", rule->pattern,
+                       (double)atomic_load(figure == LATE      ? &rule->fence->late
+                                           : figure == REFUSED ? &rule->fence->refused
+                                                               : &rule->hits));
+        }
     }
-}
-
-static void measure_rules(struct worker *w, const struct metric_sink *m) {
-    family(m, "rule_hits_total", "counter", "Commands on keys that the lock rule matched, of the first 100 rules.");
-    measure_each(w->rules, m, false, FIGURE_HITS);
-    family(m, "fence_hits_total", "counter", "Commands on data that the fence matched, of the first 100 fences.");
-    measure_each(w->rules, m, true, FIGURE_HITS);
-    family(m, "fence_late_writes_total", "counter", "Writes of fenced data by clients that had lost its lock.");
-    measure_each(w->rules, m, true, FIGURE_LATE);
-    family(m, "fence_refused_writes_total", "counter",
-           "Writes of fenced data that were refused: late, or without the lock.");
-    measure_each(w->rules, m, true, FIGURE_REFUSED);
 }
 
 static void measure_process(const struct proxy_shared *shared, const struct metric_sink *m) {
@@ -327,6 +318,6 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     measure_nodes(w, m);
     measure_latency(w, m);
     measure_locks(w, m);
-    measure_rules(w, m);
+    measure_rules(w->rules, m);
     measure_process(shared, m);
 }
