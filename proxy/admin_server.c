@@ -17,32 +17,12 @@ struct admin_server {
     struct worker *first;
     const char *(*unready)(void *arg);
     void *unready_arg;
-    const struct config *config; /* of the start */
     struct ev_io io;
     struct ev_timer timer;
     struct ev_timer step;   /* for the next step of the walk */
     struct lock_walk *walk; /* gathers the leases for the status page; else NULL */
-    struct text address;
-    struct text reason; /* why no lock could be had, when it was last asked for */
+    struct text reason;     /* why no lock could be had, when it was last asked for */
 };
-
-struct admin_server *admin_server_open(struct listen_set *set, const struct config *config,
-                                       struct config_errors *errors) {
-    const char *address = config->admin_bind;
-    int fd = listen_admin(set, config, errors);
-    if (fd < 0)
-        return NULL;
-    struct admin_server *m = memory_zalloc(sizeof(*m));
-    m->fd = fd;
-    m->config = config;
-    bool v6 = strchr(address, ':') != NULL;
-    text_printf(&m->address, "%s%s%s:%lld", v6 ? "[" : "", address, v6 ? "]" : "", (long long)config->admin_port);
-    return m;
-}
-
-int admin_server_socket(const struct admin_server *m) {
-    return m->fd;
-}
 
 static void collect(void *arg, const struct metric_sink *sink) {
     worker_report_metrics(((struct admin_server *)arg)->first, sink);
@@ -95,29 +75,33 @@ static void on_time(struct ev_loop *loop, struct ev_timer *timer, int events) {
     serve(loop, timer->data);
 }
 
-void admin_server_start(struct admin_server *m, struct worker *first, const struct admin_source *admin,
-                        const char *(*is_unready)(void *arg), void *unready_arg) {
-    m->first = first;
-    m->unready = is_unready;
-    m->unready_arg = unready_arg;
+struct admin_server *admin_server_new(int fd, const struct config *config, struct worker *first,
+                                      const struct admin_source *admin, const char *(*is_unready)(void *arg),
+                                      void *unready_arg) {
+    const char *address = config->admin_bind;
+    bool v6 = strchr(address, ':') != NULL;
+    struct admin_server *m = memory_zalloc(sizeof(*m));
+    *m = (struct admin_server){.fd = fd, .first = first, .unready = is_unready, .unready_arg = unready_arg};
     struct pages_source source = {.admin = *admin,
-                                  .names = (const char *const *)m->config->admin_hosts.words,
-                                  .name_count = m->config->admin_hosts.count,
+                                  .names = (const char *const *)config->admin_hosts.words,
+                                  .name_count = config->admin_hosts.count,
                                   .arg = m,
                                   .metrics = collect,
                                   .unready = unready,
                                   .gather = gather};
-    m->pages = pages_open(m->fd, &source);
+    m->pages = pages_open(fd, &source);
     if (!m->pages) {
         log_warning("The HTTP server does not start: there is no status page");
-        return;
+        return m;
     }
     ev_io_init(&m->io, on_readable, pages_fd(m->pages), EV_READ);
     ev_init(&m->timer, on_time);
     ev_timer_init(&m->step, on_step, 0., 0.);
     m->io.data = m->timer.data = m->step.data = m;
     ev_io_start(worker_loop(first), &m->io);
-    log_notice("Status page, /metrics, /healthz and /readyz on http://%s/", m->address.data);
+    log_notice("Status page, /metrics, /healthz and /readyz on http://%s%s%s:%lld/", v6 ? "[" : "", address,
+               v6 ? "]" : "", (long long)config->admin_port);
+    return m;
 }
 
 void admin_server_close(struct admin_server *m) {
@@ -133,7 +117,6 @@ void admin_server_close(struct admin_server *m) {
     } else {
         close(m->fd);
     }
-    text_clear(&m->address);
     text_clear(&m->reason);
     memory_free(m);
 }

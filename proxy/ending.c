@@ -264,7 +264,7 @@ static bool start_successor(struct ending *e, const char *mark) {
     }
     if (*e->monitor) {
         text_printf(&own[0], "%c", HANDED_LETTERS[2 * (size_t)SOCKET_ADMIN]);
-        fds[++count] = admin_server_socket(*e->monitor);
+        fds[++count] = set->admin_fd;
     }
     fds[++count] = e->board_file;
     text_printf(&own[1], "%s=%s", HANDED_PATH, set->unix_path ? set->unix_path : "");

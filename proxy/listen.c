@@ -169,30 +169,6 @@ static const struct listen_claim *claimed(const struct listen_set *set, const st
     return NULL;
 }
 
-int listen_admin(struct listen_set *set, const struct config *c, struct config_errors *errors) {
-    enum { BACKLOG = 512 };
-    struct addrinfo *a = resolve(c->admin_bind, c->admin_port);
-    long long port = c->admin_port;
-    const struct listen_claim *other = a ? claimed(set, a) : NULL;
-    int fd = a && !other ? inherit_take(set->inherited, a->ai_addr, SOCKET_ADMIN) : -1;
-    if (a && !other && fd < 0)
-        fd = tcp_socket(a, c->reuse_port, set->trial ? -1 : BACKLOG);
-    int saved = errno;
-    if (a)
-        freeaddrinfo(a);
-    if (!a)
-        config_refuse(errors, c, "admin-bind",
-                      "admin-port %lld: can't listen on admin-bind %s: expected an address of this machine", port,
-                      c->admin_bind);
-    else if (other)
-        config_refuse(errors, c, "admin-port", "admin-port %lld: can't listen on admin-bind %s: %s has it already",
-                      port, c->admin_bind, other->directive);
-    else if (fd < 0 && !(set->trial && saved == EADDRINUSE))
-        config_refuse(errors, c, saved == EADDRNOTAVAIL ? "admin-bind" : "admin-port",
-                      "admin-port %lld: can't listen on admin-bind %s: %s", port, c->admin_bind, strerror(saved));
-    return fd;
-}
-
 static void add(struct listen_set *set, struct worker_socket s) {
     set->sockets = memory_realloc(set->sockets, (set->count + 1) * sizeof(*set->sockets));
     set->sockets[set->count++] = s;
@@ -394,13 +370,46 @@ static bool open_all(struct listen_set *set, const struct config *c, struct conf
     return config_refuse(errors, c, "bind", "bind: expected at least one address of this machine");
 }
 
+static bool open_admin(struct listen_set *set, const struct config *c, struct config_errors *errors) {
+    enum { BACKLOG = 512 };
+    struct addrinfo *a = resolve(c->admin_bind, c->admin_port);
+    long long port = c->admin_port;
+    const struct listen_claim *other = a ? claimed(set, a) : NULL;
+    int fd = a && !other ? inherit_take(set->inherited, a->ai_addr, SOCKET_ADMIN) : -1;
+    if (a && !other && fd < 0)
+        fd = tcp_socket(a, c->reuse_port, set->trial ? -1 : BACKLOG);
+    int saved = errno;
+    if (a)
+        freeaddrinfo(a);
+    if (set->trial && fd >= 0)
+        close(fd);
+    set->admin_fd = set->trial ? -1 : fd;
+    if (!a)
+        return config_refuse(errors, c, "admin-bind",
+                             "admin-port %lld: can't listen on admin-bind %s: expected an address of this machine",
+                             port, c->admin_bind);
+    if (other)
+        return config_refuse(errors, c, "admin-port",
+                             "admin-port %lld: can't listen on admin-bind %s: %s has it already", port, c->admin_bind,
+                             other->directive);
+    if (fd < 0 && !(set->trial && saved == EADDRINUSE))
+        return config_refuse(errors, c, saved == EADDRNOTAVAIL ? "admin-bind" : "admin-port",
+                             "admin-port %lld: can't listen on admin-bind %s: %s", port, c->admin_bind,
+                             strerror(saved));
+    return true;
+}
+
 bool listen_open(struct listen_set *set, const struct config *c, struct inherited *inherited, bool trial,
                  struct config_errors *errors) {
-    *set = (struct listen_set){.trial = trial, .threads = (size_t)c->threads, .inherited = inherited};
-    if (!inherited->managed)
-        return open_all(set, c, errors);
-    take_managed(set);
-    return true;
+    bool right = true;
+    *set = (struct listen_set){.trial = trial, .threads = (size_t)c->threads, .admin_fd = -1, .inherited = inherited};
+    if (inherited->managed)
+        take_managed(set);
+    else
+        right = open_all(set, c, errors);
+    if (c->admin_port != 0 && !config_is_wrong(errors, "admin-bind"))
+        right = open_admin(set, c, errors) && right;
+    return right;
 }
 
 /* ---- other processes --------------------------------------------------------------------------------- */

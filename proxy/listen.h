@@ -67,6 +67,7 @@ struct listen_set {
     bool trial; /* only checks; no socket stays open */
     struct worker_socket *sockets;
     size_t count, threads;
+    int admin_fd;                /* of admin-bind x admin-port; -1: none */
     struct inherited *inherited; /* sockets to use before others are opened; borrowed */
     const char *unix_path;       /* NULL: no unix socket, or it is systemd's */
     ino_t unix_inode;            /* of the unix socket's file */
@@ -75,15 +76,12 @@ struct listen_set {
     struct text text; /* the addresses, "127.0.0.1:6380, unix:/run/..." */
 };
 
-/* Opens bind x port and bind x tls-port for each thread (SO_REUSEPORT with several), and unixsocket. Inherited sockets
- * (borrowed) are used first; if systemd has passed sockets, only these. The workers own the descriptors. False: all
- * errors were added to `errors`, without those that follow from others. trial: only checks; a port in use is no error
- * then, since a proxy of this configuration may use it. */
+/* Opens bind x port and bind x tls-port for each thread (SO_REUSEPORT with several), unixsocket, and the admin port.
+ * Inherited sockets (borrowed) are used first; if systemd has passed sockets, only these for clients. The workers own
+ * the descriptors of clients, the caller admin_fd. False: all errors were added to `errors`, without those that follow
+ * from others. trial: only checks; a port in use is no error then, since a proxy of this configuration may use it. */
 bool listen_open(struct listen_set *set, const struct config *config, struct inherited *inherited, bool trial,
                  struct config_errors *errors);
-/* Opens admin-bind x admin-port, or takes it from the inherited sockets; call it after listen_open. The caller owns the
- * descriptor. -1: the errors were added to `errors`; in a trial there may be none. */
-int listen_admin(struct listen_set *set, const struct config *config, struct config_errors *errors);
 /* Whether another process also listens on one of the set's addresses (SO_REUSEPORT), or has replaced the unix socket by
  * its own. Call it before the workers close them. */
 bool listen_has_rival(const struct listen_set *set);

@@ -179,11 +179,6 @@ bool live_check(const struct config *config, bool ports, struct config_errors *e
     struct listen_set set;
     if (ports) {
         (void)listen_open(&set, config, &none, true, errors);
-        if (config->admin_port != 0 && !config_is_wrong(errors, "admin-bind")) {
-            int fd = listen_admin(&set, config, errors);
-            if (fd >= 0)
-                close(fd);
-        }
         listen_close(&set, true);
     }
     if (config_witness_embedded(config) && config->upstream != CONFIG_EMBEDDED && !on_path("redis-server"))

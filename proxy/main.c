@@ -315,10 +315,9 @@ static void run(struct application *app) {
     for (unsigned i = 0; i < threads; i++)
         app->shared.workers[i] = worker_new(&app->shared, i, app->config, &opening);
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    if (app->monitor) {
-        struct admin_source source = admin_source_of(app, app->shared.workers[0]);
-        admin_server_start(app->monitor, app->shared.workers[0], &source, unready, app);
-    }
+    struct admin_source source = admin_source_of(app, app->shared.workers[0]);
+    if (app->listeners.admin_fd >= 0)
+        app->monitor = admin_server_new(app->listeners.admin_fd, app->config, source.worker, &source, unready, app);
     app->ending = (struct ending){.shared = &app->shared,
                                   .listeners = &app->listeners,
                                   .monitor = &app->monitor,
@@ -430,10 +429,7 @@ static bool start(struct application *app, struct config_errors *errors) {
         log_warning("proxy-protocol yes: any client can claim any address; name the load balancers' addresses instead");
     tell_of_rules(c, warn_log);
     live_raise_limit(&app->shared, c, c->maxclients);
-    bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
-    if (c->admin_port != 0 && !(app->monitor = admin_server_open(&app->listeners, c, errors)))
-        right = false;
-    if (!right)
+    if (!listen_open(&app->listeners, c, &app->inherited, false, errors))
         return false;
     app->shared.unix_path = app->listeners.unix_path;
     inherit_close_rest(&app->inherited);

@@ -15,38 +15,14 @@ struct listener {
     bool tls, shared; /* as in struct worker_socket */
 };
 
-/* FIGURE(field, name, type, family, help): a number of a node, its name in INFO and its family at /metrics. */
-#define NODE_FIGURES(FIGURE)                                                                                           \
-    FIGURE(slots, "slots", "gauge", "upstream_slots", "Slots that the node serves.")                                   \
-    FIGURE(connections, "connections", "gauge", "upstream_connections", "Shared connections to the node.")             \
-    FIGURE(pinned, "pinned", "gauge", "upstream_pinned_connections",                                                   \
-           "Connections to the node that one client has for itself.")                                                  \
-    FIGURE(pins_refused, "pinned_refused", "counter", "upstream_pinned_refused_total",                                 \
-           "Requests refused because the limit of connections for single clients was reached.")                        \
-    FIGURE(in_flight, "in_flight", "gauge", "upstream_requests_in_flight",                                             \
-           "Requests sent to the node and not answered.")                                                              \
-    FIGURE(unsent_bytes, "unsent", "gauge", "upstream_unsent_bytes", "Bytes that wait to be written to the node.")     \
-    FIGURE(requests, "requests", "counter", "upstream_requests_total", "Requests sent to the node.")                   \
-    FIGURE(reconnects, "reconnects", "counter", "upstream_reconnects_total",                                           \
-           "Connections to the node that replaced another.")                                                           \
-    FIGURE(redirects, "redirects", "counter", "upstream_redirects_total", "MOVED and ASK from the node.")              \
-    FIGURE(replica_reads, "replica_reads", "counter", "replica_reads_total",                                           \
-           "Reads that went to the node as a replica (read-from).")
-
 /* What a worker knows of a node. */
 enum { MASTER_WHY_MAX = 200, HOST_TROUBLE_MAX = 480 };
 
 struct node_figures {
     char address[256];
-    const char *state; /* as in upstream_node_info */
-    bool master, replica;
-    char why[MASTER_WHY_MAX]; /* why it gives no locks; "": it does, as far as is known */
-#define FIGURE_FIELD(field, ...) uint64_t field;
-    NODE_FIGURES(FIGURE_FIELD)
-#undef FIGURE_FIELD
+    struct upstream_node_info info; /* its address and round_trips are NULL */
+    char why[MASTER_WHY_MAX];       /* why it gives no locks; "": it does, as far as is known */
     struct histogram round_trips;
-    int64_t round_trip_us; /* the longest of all threads */
-    unsigned pinned_max;   /* how many pins all threads together may use */
 };
 
 /* What a worker knows of a master that it asks for locks (questions.c). */
@@ -124,7 +100,7 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
 
 /* ---- worker_metrics.c ---- */
 
-/* The table of node figures, for a struct node_figures. */
+/* The numbers of a node, for a struct upstream_node_info. */
 extern const struct metric_table node_figures_table;
 /* Whether the node can't be reached, or gives no locks. */
 bool node_is_down(const struct node_figures *f);

@@ -59,14 +59,15 @@ static void report_upstream_nodes(struct worker *w, const struct report *r) {
         char name[32], line[NODE_LINE_MAX];
         snprintf(name, sizeof(name), "node%zu", i);
         const char *role = strncmp(n->why, "READONLY ", strlen("READONLY ")) == 0 ? "replica" : "master";
-        int len = snprintf(line, sizeof(line), "address=%s,state=%s,role=%s", n->address, n->state,
-                           n->master    ? role
-                           : n->replica ? "replica"
-                                        : "other");
+        int len = snprintf(line, sizeof(line), "address=%s,state=%s,role=%s", n->address, n->info.state,
+                           n->info.master    ? role
+                           : n->info.replica ? "replica"
+                                             : "other");
         for (size_t k = 0; k < node_figures_table.count; k++)
             len += snprintf(line + len, sizeof(line) - (size_t)len, ",%s=%llu", node_figures_table.rows[k].name,
-                            (unsigned long long)metric_value(&node_figures_table.rows[k], n));
-        r->line(r->arg, name, "%s,round_trip_us=%lld,pinned_max=%u", line, (long long)n->round_trip_us, n->pinned_max);
+                            (unsigned long long)metric_value(&node_figures_table.rows[k], &n->info));
+        r->line(r->arg, name, "%s,round_trip_us=%lld,pinned_max=%u", line, (long long)n->info.round_trip_us,
+                n->info.pinned_max);
     }
     memory_free(sum.nodes);
 }
@@ -497,6 +498,9 @@ static bool report_advice(struct worker *w, const struct report *r) {
 }
 
 static bool report_nodes(struct worker *w, const struct report *r) {
+    enum { CONNECTIONS = 1 /* with the pins */ };
+    static const char *const names[] = {"slots",        "connections", "pinned",     "pinned-refused", "in-flight",
+                                        "unsent-bytes", "requests",    "reconnects", "redirects",      "replica-reads"};
     struct node_board sum = {.count = 0};
     node_board_sum(w, &sum);
     for (size_t i = 0; i < sum.count; i++) {
@@ -504,17 +508,11 @@ static bool report_nodes(struct worker *w, const struct report *r) {
         r->row(r->arg);
         r->text(r->arg, "address", f->address, strlen(f->address));
         r->number(r->arg, "up", !node_is_down(f));
-        r->number(r->arg, "slots", (int64_t)f->slots);
-        r->number(r->arg, "connections", (int64_t)(f->connections + f->pinned));
-        r->number(r->arg, "pinned", (int64_t)f->pinned);
-        r->number(r->arg, "pinned-refused", (int64_t)f->pins_refused);
-        r->number(r->arg, "in-flight", (int64_t)f->in_flight);
-        r->number(r->arg, "unsent-bytes", (int64_t)f->unsent_bytes);
-        r->number(r->arg, "requests", (int64_t)f->requests);
-        r->number(r->arg, "reconnects", (int64_t)f->reconnects);
-        r->number(r->arg, "redirects", (int64_t)f->redirects);
-        r->number(r->arg, "replica-reads", (int64_t)f->replica_reads);
-        r->number(r->arg, "round-trip-us", f->round_trip_us);
+        for (size_t k = 0; k < node_figures_table.count; k++) {
+            uint64_t value = metric_value(&node_figures_table.rows[k], &f->info);
+            r->number(r->arg, names[k], (int64_t)(k == CONNECTIONS ? value + f->info.pinned : value));
+        }
+        r->number(r->arg, "round-trip-us", f->info.round_trip_us);
     }
     memory_free(sum.nodes);
     return true;

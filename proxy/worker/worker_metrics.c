@@ -25,15 +25,27 @@ enum { RULES_MEASURED = 100 };
 /* ---- boards -------------------------------------------------------------------------------------- */
 
 bool node_is_down(const struct node_figures *f) {
-    return f->why[0] || strcmp(f->state, "down") == 0;
+    return f->why[0] || strcmp(f->info.state, "down") == 0;
 }
 
+#define ROW(field) offsetof(struct upstream_node_info, field)
 static const struct metric_row figure_rows[] = {
-#define FIGURE_ROW(field, name, type, family, help)                                                                    \
-    {name, type, family, "node", NULL, help, offsetof(struct node_figures, field)},
-    NODE_FIGURES(FIGURE_ROW)
-#undef FIGURE_ROW
-};
+    {"slots", "gauge", "upstream_slots", "node", NULL, "Slots that the node serves.", ROW(slots)},
+    {"connections", "gauge", "upstream_connections", "node", NULL, "Shared connections to the node.", ROW(connections)},
+    {"pinned", "gauge", "upstream_pinned_connections", "node", NULL,
+     "Connections to the node that one client has for itself.", ROW(pinned)},
+    {"pinned_refused", "counter", "upstream_pinned_refused_total", "node", NULL,
+     "Requests refused because the limit of connections for single clients was reached.", ROW(pins_refused)},
+    {"in_flight", "gauge", "upstream_requests_in_flight", "node", NULL, "Requests sent to the node and not answered.",
+     ROW(in_flight)},
+    {"unsent", "gauge", "upstream_unsent_bytes", "node", NULL, "Bytes that wait to be written to the node.",
+     ROW(unsent_bytes)},
+    {"requests", "counter", "upstream_requests_total", "node", NULL, "Requests sent to the node.", ROW(requests)},
+    {"reconnects", "counter", "upstream_reconnects_total", "node", NULL,
+     "Connections to the node that replaced another.", ROW(reconnects)},
+    {"redirects", "counter", "upstream_redirects_total", "node", NULL, "MOVED and ASK from the node.", ROW(redirects)},
+    {"replica_reads", "counter", "replica_reads_total", "node", NULL,
+     "Reads that went to the node as a replica (read-from).", ROW(replica_reads)}};
 
 const struct metric_table node_figures_table = {figure_rows, sizeof(figure_rows) / sizeof(figure_rows[0])};
 
@@ -46,37 +58,30 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
     if (!f) {
         b->nodes = memory_realloc(b->nodes, (b->count + 1) * sizeof(*b->nodes));
         f = &b->nodes[b->count++];
-        *f = (struct node_figures){.state = "idle"};
+        *f = (struct node_figures){.info.state = "idle"};
         snprintf(f->address, sizeof(f->address), "%s", from->address);
     }
-    const char *state = f->state; /* the worse one of two threads' is the one that an operator should see */
+    struct upstream_node_info *to = &f->info;
+    const char *state = to->state; /* the worse one of two threads' is the one that an operator should see */
     for (size_t i = sizeof(graver) / sizeof(graver[0]); i-- > 0;)
-        if (strcmp(f->state, graver[i]) == 0 || strcmp(from->state, graver[i]) == 0)
+        if (strcmp(to->state, graver[i]) == 0 || strcmp(from->info.state, graver[i]) == 0)
             state = graver[i];
-    f->state = state;
-    f->master |= from->master;
-    f->replica |= from->replica;
+    to->state = state;
+    to->master |= from->info.master;
+    to->replica |= from->info.replica;
     if (!f->why[0])
         memcpy(f->why, from->why, sizeof(f->why));
-    f->slots = 0; /* each thread has its copy of the slot map */
-#define FIGURE_ADD(field, ...) f->field += from->field;
-    NODE_FIGURES(FIGURE_ADD)
-#undef FIGURE_ADD
-    f->pinned_max = from->pinned_max > f->pinned_max ? from->pinned_max : f->pinned_max;
+    to->slots = 0; /* each thread has its copy of the slot map */
+    for (size_t i = 0; i < node_figures_table.count; i++)
+        *(uint64_t *)((char *)to + figure_rows[i].offset) += metric_value(&figure_rows[i], &from->info);
+    to->pinned_max = from->info.pinned_max > to->pinned_max ? from->info.pinned_max : to->pinned_max;
     histogram_add(&f->round_trips, &from->round_trips);
-    f->round_trip_us = f->round_trip_us > from->round_trip_us ? f->round_trip_us : from->round_trip_us;
+    if (from->info.round_trip_us > to->round_trip_us) /* the longest of all threads */
+        to->round_trip_us = from->info.round_trip_us;
 }
 
 static void put_node(void *arg, const struct upstream_node_info *node) {
-    struct node_figures f = {.state = node->state,
-                             .master = node->master,
-                             .replica = node->replica,
-#define FIGURE_OF(field, ...) .field = node->field,
-                             NODE_FIGURES(FIGURE_OF)
-#undef FIGURE_OF
-                                 .pinned_max = node->pinned_max,
-                             .round_trips = *node->round_trips,
-                             .round_trip_us = node->round_trip_us};
+    struct node_figures f = {.info = *node, .round_trips = *node->round_trips};
     snprintf(f.address, sizeof(f.address), "%s", node->address);
     add_figures(arg, &f);
 }
@@ -125,12 +130,12 @@ static bool lacks_witnesses(struct worker *w, struct text *why) {
 bool worker_unready(struct worker *w, bool all, struct text *why) {
     struct node_board sum = {.count = 0};
     const struct node_figures *down = NULL;
-    unsigned served = 0;
+    uint64_t served = 0;
     node_board_sum(w, &sum);
     for (size_t i = 0; i < sum.count; i++) {
         const struct node_figures *f = &sum.nodes[i];
-        served += node_is_down(f) ? 0 : f->slots;
-        down = node_is_down(f) && f->slots > 0 && (!down || !down->why[0]) ? f : down;
+        served += node_is_down(f) ? 0 : f->info.slots;
+        down = node_is_down(f) && f->info.slots > 0 && (!down || !down->why[0]) ? f : down;
     }
     bool unready = all ? served < SLOT_COUNT : served == 0;
     if (unready && down)
@@ -166,7 +171,7 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
         const struct metric_row *row = &node_figures_table.rows[i];
         family(m, row->family, row->type, row->help);
         for (size_t n = 0; n < sum.count; n++)
-            sample(m, "node", sum.nodes[n].address, (double)metric_value(row, &sum.nodes[n]));
+            sample(m, "node", sum.nodes[n].address, (double)metric_value(row, &sum.nodes[n].info));
     }
     family(m, "upstream_round_trip_seconds", "histogram",
            "From the writing of a request on a shared connection to its reply, of a sample: the newest request of a "
