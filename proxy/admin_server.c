@@ -24,10 +24,6 @@ struct admin_server {
     struct text reason;     /* why no lock could be had, when it was last asked for */
 };
 
-static void collect(void *arg, const struct metric_sink *sink) {
-    worker_report_metrics(((struct admin_server *)arg)->first, sink);
-}
-
 static const char *unready(void *arg, bool all) {
     struct admin_server *m = arg;
     const char *missing = m->unready(m->unready_arg);
@@ -86,7 +82,7 @@ struct admin_server *admin_server_new(int fd, const struct config *config, struc
                                   .names = (const char *const *)config->admin_hosts.words,
                                   .name_count = config->admin_hosts.count,
                                   .arg = m,
-                                  .metrics = collect,
+                                  .metrics = worker_report_metrics,
                                   .unready = unready,
                                   .gather = gather};
     m->pages = pages_open(fd, &source);

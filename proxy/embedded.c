@@ -79,14 +79,14 @@ static bool answers(const char *path) {
     return ok;
 }
 
-bool embedded_start(struct embedded **servers, const struct embedded_role *role, char *error, size_t size) {
+const char *embedded_start(struct embedded **servers, const struct embedded_role *role, char *error, size_t size) {
     struct embedded *e = memory_zalloc(sizeof(*e));
     e->role = role;
     snprintf(e->folder, sizeof(e->folder), "/tmp/lockkeeper-redis-XXXXXX");
     if (!mkdtemp(e->folder)) {
         snprintf(error, size, "%s embedded: no temporary folder in /tmp: %s", role->directive, strerror(errno));
         memory_free(e);
-        return false;
+        return NULL;
     }
     snprintf(e->socket, sizeof(e->socket), "%s/redis.sock", e->folder);
     snprintf(e->address, sizeof(e->address), "unix:%s", e->socket);
@@ -97,7 +97,7 @@ bool embedded_start(struct embedded **servers, const struct embedded_role *role,
         if (answers(e->socket)) {
             e->next = *servers;
             *servers = e;
-            return true;
+            return e->address;
         }
         if (waitpid(e->pid, &status, WNOHANG) == e->pid) {
             e->pid = 0;
@@ -112,11 +112,7 @@ bool embedded_start(struct embedded **servers, const struct embedded_role *role,
         snprintf(error, size, "%s embedded: redis-server does not answer", role->directive);
     }
     embedded_stop(e);
-    return false;
-}
-
-const char *embedded_address(const struct embedded *e) {
-    return e->address;
+    return NULL;
 }
 
 int embedded_pid(const struct embedded *e) {

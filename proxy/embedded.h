@@ -18,11 +18,10 @@ struct embedded_role {
 };
 
 /* Starts redis-server (found by PATH), waits until it answers, and adds it to the front of `servers` (NULL: none yet).
- * False: `error` has one line. The server ends with the process. `role` must live as long as the server. The functions
- * below act on all servers from the given one on, if they don't say otherwise. */
-bool embedded_start(struct embedded **servers, const struct embedded_role *role, char *error, size_t size);
-/* The address of this server, "unix:/tmp/.../redis.sock"; borrowed. */
-const char *embedded_address(const struct embedded *e);
+ * Returns its address, "unix:/tmp/.../redis.sock", borrowed, or NULL: `error` has one line. The server ends with the
+ * process. `role` must live as long as the server. The functions below act on all servers from the given one on, but
+ * embedded_pid on the first. */
+const char *embedded_start(struct embedded **servers, const struct embedded_role *role, char *error, size_t size);
 int embedded_pid(const struct embedded *e);
 /* Watches in a loop, of the thread that has started them; that thread must live as long as the servers. Whenever a
  * server ends, its role's `ended` gets `arg` and the reason, and the server is started again, empty, at the same

@@ -264,10 +264,10 @@ static bool start_upstream(struct application *app, char *error, size_t size) {
     static const struct embedded_role role = {"upstream", "The embedded Redis", embedded_ended};
     if (app->config->upstream != CONFIG_EMBEDDED)
         return true;
-    if (!embedded_start(&app->embedded, &role, error, size))
+    app->embedded_addresses[0] = embedded_start(&app->embedded, &role, error, size);
+    if (!app->embedded)
         return false;
     app->shared.embedded = true;
-    app->embedded_addresses[0] = embedded_address(app->embedded);
     app->shared.upstream.addresses = app->embedded_addresses;
     app->shared.upstream.address_count = 1;
     log_warning("No upstream is configured: using an embedded redis-server at %s. Nothing is kept when lockkeeper "
@@ -284,9 +284,9 @@ static bool start_witnesses(struct application *app, char *error, size_t size) {
     if (!config_witness_embedded(app->config))
         return true;
     for (int i = 0; i < WITNESSES_EMBEDDED; i++) {
-        if (!embedded_start(&app->embedded, &role, error, size))
+        addresses[i] = embedded_start(&app->embedded, &role, error, size);
+        if (!addresses[i])
             return false;
-        addresses[i] = embedded_address(app->embedded);
         log_warning("An embedded witness: a redis-server at %s, pid %d", addresses[i], embedded_pid(app->embedded));
     }
     config_set_witnesses(app->config, addresses, WITNESSES_EMBEDDED);

@@ -90,29 +90,22 @@ struct monitor_feed {
 
 /* ---- lines ------------------------------------------------------------------------------------ */
 
-static void line_part(struct lines *l, const char *data, size_t len) {
-    l->skipping |= l->part.len + len > LINE_MAX_BYTES;
-    text_append(&l->part, data, l->skipping ? 0 : len);
-}
-
 /* Calls fn for each whole line, until fn returns false. */
 static void lines_cut(struct lines *l, const char *data, size_t len, bool (*fn)(void *arg, const char *, size_t),
                       void *arg) {
-    const char *end = data + len, *stop;
     bool more = true;
-    for (; more && (stop = memchr(data, '\n', (size_t)(end - data))); data = stop + 1) {
-        if (l->part.len == 0 && !l->skipping && stop - data <= LINE_MAX_BYTES) {
-            more = fn(arg, data, (size_t)(stop - data));
-            continue;
-        }
-        line_part(l, data, (size_t)(stop - data));
-        l->too_long += l->skipping;
-        more = l->skipping || fn(arg, l->part.data ? l->part.data : "", l->part.len);
-        l->part.len = 0;
+    text_append(&l->part, data, len);
+    char *at = l->part.data, *end = at + l->part.len, *stop;
+    for (; more && (stop = memchr(at, '\n', (size_t)(end - at))); at = stop + 1) {
+        if (l->skipping || stop - at > LINE_MAX_BYTES)
+            l->too_long++;
+        else
+            more = fn(arg, at, (size_t)(stop - at));
         l->skipping = false;
     }
-    if (more && data < end)
-        line_part(l, data, (size_t)(end - data));
+    l->skipping |= end - at > LINE_MAX_BYTES;
+    l->part.len = l->skipping ? 0 : (size_t)(end - at);
+    memmove(l->part.data, at, l->part.len);
 }
 
 /* ---- the report -------------------------------------------------------------------------------- */

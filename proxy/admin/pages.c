@@ -303,7 +303,7 @@ static struct MHD_Response *render(struct pages *p, enum page page, unsigned *st
         put_status(p, &body);
         break;
     case PAGE_METRICS:
-        p->source.metrics(p->source.arg, &sink);
+        p->source.metrics(p->source.admin.worker, &sink);
         break;
     case PAGE_READY_ALL:
     case PAGE_READY:
@@ -510,31 +510,21 @@ static void give_up(struct pages *p, struct visit *v) {
     p->visit_count--;
 }
 
-/* The oldest connection from `like`'s address, and how many that address has. */
-static struct visit *oldest_of(struct pages *p, const struct visit *like, size_t *count) {
-    struct visit *oldest = NULL;
-    *count = 0;
-    LIST_FOREACH(it, &p->visits) {
-        struct visit *v = LIST_ENTRY(it, struct visit, link);
-        if (v->given_up || memcmp(v->address, like->address, ADDRESS_BYTES) != 0)
-            continue;
-        oldest = oldest ? oldest : v;
-        ++*count;
-    }
-    return oldest;
-}
-
 /* Gives up one connection: of an address that has too many, or, if there are too many in all, the oldest of the address
  * that has most. Returns whether there was one. */
 static bool give_up_one(struct pages *p, size_t room) {
     struct visit *victim = NULL;
-    size_t most = 0, count;
+    size_t most = 0;
     LIST_FOREACH(it, &p->visits) {
-        const struct visit *v = LIST_ENTRY(it, struct visit, link);
-        struct visit *oldest = v->given_up ? NULL : oldest_of(p, v, &count);
-        if (oldest && count > most) {
+        struct visit *v = LIST_ENTRY(it, struct visit, link);
+        size_t count = 0;
+        LIST_FOREACH(other, &p->visits) {
+            const struct visit *o = LIST_ENTRY(other, struct visit, link);
+            count += !o->given_up && memcmp(o->address, v->address, ADDRESS_BYTES) == 0;
+        }
+        if (!v->given_up && count > most) { /* the first is the oldest */
             most = count;
-            victim = oldest;
+            victim = v;
         }
     }
     if (!victim || (most <= ADDRESS_MAX && p->visit_count <= room))

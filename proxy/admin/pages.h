@@ -28,7 +28,7 @@ struct pages_source {
     const char *const *names; /* under which the server is known, borrowed; if "*" is among them, any */
     size_t name_count;
     void *arg;
-    void (*metrics)(void *arg, const struct metric_sink *sink);
+    void (*metrics)(struct worker *w, const struct metric_sink *sink); /* w: that of `admin` */
     /* Returns what is missing before clients can be served (with `all`: before every key's node can be reached), as
      * part of a sentence; NULL: nothing. */
     const char *(*unready)(void *arg, bool all);

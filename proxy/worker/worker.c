@@ -441,16 +441,12 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     thread_of(w)->ready_arg = opening->arg;
     atomic_init(&thread_of(w)->stop_ms, -1);
     atomic_init(&thread_of(w)->leave_ms, -1);
-    list_init(&w->sessions);
-    list_init(&w->dirty);
-    list_init(&w->gathering);
-    list_init(&w->runnable);
-    list_init(&w->eased);
-    list_init(&w->closed);
-    list_init(&w->free_calls);
-    list_init(&w->jobs);
-    list_init(&w->slices);
-    list_init(&thread_of(w)->masters);
+    struct list_node *const lists[] = {
+        &w->sessions, &w->dirty,      &w->gathering, &w->runnable, &w->eased,
+        &w->closed,   &w->free_calls, &w->jobs,      &w->slices,   &thread_of(w)->masters,
+    };
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        list_init(lists[i]);
     chunk_pool_init(&w->chunks, CHUNKS_KEPT);
     resp_request_init(&w->scanner);
     text_init(&w->build);
