@@ -1,8 +1,8 @@
 /* Connects the HTTP server with the first worker's loop. */
-#include "proxy/admin_server.h"
+
+#include "proxy/private.h"
 
 #include <errno.h>
-#include <ev.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,21 +1,21 @@
 /*
- * Starts and stops private redis-servers, and starts them again if they end by themselves:
+ * Private redis-servers, each on a unix socket in a temporary folder, for trials: the embedded upstream, and embedded
+ * witnesses. One that ends by itself is started again:
  *
  *      runs ── its pidfd is readable ──> reap, report ── pause ──> start ──> runs
  *
  * The pause doubles each time. After the server has run for a while, the pause is short again.
  */
-#include "proxy/embedded.h"
+
+#include "proxy/private.h"
 
 #include <errno.h>
-#include <ev.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>

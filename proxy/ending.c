@@ -1,17 +1,32 @@
-/* Decides the effect of a signal that ends the process, and notifies workers, systemd and the log. Starts the process
- * that takes over, and waits in the loop until it reports that it accepts clients. */
-#include "proxy/ending.h"
+/*
+ * How the process ends.
+ *
+ *      SIGTERM, SIGINT   stop: finish what is in flight, for finish-timeout. Exception: with reuse-port, if
+ *                        another process listens on the port, leave. A second signal: exit at once
+ *      SIGQUIT           leave: no new clients; connected clients are served until they go, for shutdown-timeout
+ *      SIGUSR2           take-over: start the program anew on the same sockets; when it accepts clients, leave
+ *
+ * SIGTERM turns a leave into a stop. All of this happens in the first worker's loop.
+ *
+ * The process that takes over is the same program with the same command line, which is read again:
+ *
+ *      this process                                     the new one
+ *      SIGUSR2 ── sockets, a pipe ────────────────────> reads its configuration, connects, accepts
+ *      leave <───────────────────────────── a byte ──── inherit_tell
+ *
+ * If the new process can't start, or is not ready in time, nothing changes.
+ */
+
+#include "proxy/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +37,6 @@
 #include "proxy/base/memory.h"
 #include "proxy/lock/engine.h"
 #include "proxy/session/commands/commands.h"
-#include "proxy/worker/worker.h"
 
 enum { FIRST = 3 /* descriptor of the new process */, OWN = 4 /* the variables of HANDED_ */ };
 static const double READY_SECONDS = 60.0;

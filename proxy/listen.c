@@ -1,16 +1,24 @@
-/* Opens the listening sockets: bind x port, bind x tls-port, and unixsocket; or uses sockets that were passed on. */
-#include "proxy/listen.h"
+/*
+ * The listening sockets, opened before any thread starts, or passed to this process: by systemd (sd_listen_fds(3)), or
+ * by the process from which it takes over (ending.c).
+ *
+ *      systemd        LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES        descriptors 3, 4, ...: they define where to listen
+ *      predecessor    LOCKKEEPER_HANDED, a letter for each socket;  descriptor 3: to report that clients are accepted;
+ *                     LOCKKEEPER_HANDED_PATH, the unix socket's     4, 5, ...: used if the configuration has them
+ *                     LOCKKEEPER_HANDED_MARK, for worker/same_redis.c
+ *                     LOCKKEEPER_HANDED_BOARD, for base/handed_board.h
+ */
+
+#include "proxy/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>

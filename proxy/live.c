@@ -1,10 +1,12 @@
 /*
- * TLS contexts, what a start needs of the system, and reloads.
+ * The configuration in force: TLS contexts, what a start needs of the system, and reloads. A reload applies the changes
+ * that are possible while clients are served: all of them, or none if the new configuration has an error.
  *
  *      file ── config_load, certificates ──┬─ any error: to the log; nothing changes
  *                                          └─> config_keep ──> each worker points to the new configuration
  */
-#include "proxy/live.h"
+
+#include "proxy/private.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -23,11 +25,8 @@
 #include "proxy/base/glob.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/listen.h"
-#include "proxy/own_password.h"
 #include "proxy/upstream/connection/connection.h"
 #include "proxy/witness/vote.h"
-#include "proxy/worker/worker.h"
 
 enum {
     PATTERN_MAX_BYTES = 256,
@@ -220,7 +219,7 @@ void live_look_up(const struct config *c, void (*tell)(const char *text)) {
 
 /* ---- descriptors ----------------------------------------------------------------------------------- */
 
-/* If the system permits fewer descriptors, clients and their own connections to nodes share them; the latter get a
+/* If the system permits fewer descriptors, clients and their own connections to nodes share them. The own ones get a
  * quarter. A reload does not change the number for these connections. */
 void live_raise_limit(struct proxy_shared *shared, const struct config *c, int64_t maxclients) {
     struct rlimit limit;

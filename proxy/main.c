@@ -1,9 +1,9 @@
 /*
  * lockkeeper: reads the configuration, opens the listeners, connects engine, workers and signals, and waits.
  */
-#include <ev.h>
+#include "proxy/private.h"
+
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,26 +18,14 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/advise/advise.h"
-#include "proxy/admin/incidents.h"
 #include "proxy/base/clock.h"
-#include "proxy/admin/proxy_report.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/slowlog.h"
-#include "proxy/base/text.h"
 #include "proxy/base/units.h"
-#include "proxy/config/config.h"
-#include "proxy/monitor_feed.h"
-#include "proxy/embedded.h"
-#include "proxy/ending.h"
-#include "proxy/listen.h"
-#include "proxy/live.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
-#include "proxy/admin_server.h"
-#include "proxy/own_password.h"
 #include "proxy/session/locks/locks.h"
-#include "proxy/worker/worker.h"
 
 enum { INCIDENTS_KEPT = 256 /* of each kind */, ERROR_SIZE = 512, UUID_TEXT = 37 };
 

@@ -1,5 +1,6 @@
 /*
- * Listens to MONITOR, and reads captures. It uses the data plane's connections, so that TLS, logins, clusters and
+ * lockkeeper --advise and --advise-from: PROXY ADVISE's report for a Redis without a proxy. Listens to MONITOR, and
+ * reads captures. It uses the data plane's connections, so that TLS, logins, clusters and
  * Sentinels work as for the proxy.
  *
  *      each master ── pin, stream ──> lines ──> tap ───────┐
@@ -8,10 +9,10 @@
  * MONITOR is a burden, and Redis buffers the output that its listener does not read. So a listener that can't keep up
  * stops.
  */
-#include "proxy/monitor_feed.h"
+
+#include "proxy/private.h"
 
 #include <errno.h>
-#include <ev.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,11 +23,9 @@
 #include "proxy/advise/advise.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
-#include "proxy/base/text.h"
 #include "proxy/base/units.h"
-#include "proxy/net/readable.h"
 #include "proxy/monitor_tap/monitor_tap.h"
-#include "proxy/worker/worker.h"
+#include "proxy/net/readable.h"
 
 enum {
     NODES_MAX = 256,

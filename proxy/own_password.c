@@ -1,10 +1,18 @@
-/* Reads a file or a command's output, and keeps the proxy's own login up to date. See own_password.h. */
-#include "proxy/own_password.h"
+/*
+ * The passwords of the proxy's own users at Redis, Sentinels and witnesses: upstream-password, the content of
+ * upstream-password-file, or the output of upstream-password-command, and the same for sentinel- and witness-. Files
+ * and commands are asked again in a thread of their own:
+ *
+ *      upstream-password-refresh, a reload, a node's WRONGPASS ──> ask ──> upstream_own_login
+ *
+ * A password that can't be had anew is logged, and the one in use stays.
+ */
+
+#include "proxy/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,19 @@
-/* The pages of the operator's HTTP server: metrics in Prometheus's text format 0.0.4, and the status as JSON (RFC
- * 8259); libmicrohttpd serves them, with its epoll descriptor in the caller's loop and without threads. */
-#include "proxy/admin/pages.h"
+/*
+ * The operator's HTTP server: / /status.json (RFC 8259) /metrics (Prometheus's text format 0.0.4) /healthz /readyz,
+ * read-only, served by libmicrohttpd without threads, with its epoll descriptor in the caller's loop.
+ *
+ *      caller's loop: pages_fd readable, or pages_wait_ms over ──> pages_run ──┬─> new connections, a few at a time
+ *                                                                              ├─> libmicrohttpd ──> a page
+ *                                                                              └─> connections that are given up
+ *
+ * Every connection is accepted. If one address, or all together, have too many connections, the oldest connection of
+ * the address with most is closed. A normal request is answered long before that. A client that sends byte by byte, or
+ * does not read, is closed first, and after 10 s in any case. A connection serves one request.
+ *
+ * The Host of a request has to be an address, localhost, or a name of this machine. Otherwise a foreign web page could
+ * read the pages, if its name was made to point to this address (DNS rebinding).
+ */
+#include "proxy/admin/admin.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* PROXY HELP, INFO, LOCKS, TOP, CONTENTION, SLOWLOG, LATENCY, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
-#include "proxy/admin/proxy_report.h"
+#include "proxy/admin/admin.h"
 
 #include <stdarg.h>
 #include <stdio.h>

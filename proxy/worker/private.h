@@ -106,7 +106,7 @@ extern const struct metric_table node_figures_table;
 bool node_is_down(const struct node_figures *f);
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* Adds up the boards of all workers: this one's is current, the others' are at most a second old. The caller frees
+/* Adds up the boards of all workers: its own is current, the others' are at most a second old. The caller frees
  * sum->nodes; sum->count is 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);
 

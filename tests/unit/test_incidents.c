@@ -11,8 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proxy/admin/pages.h"
-#include "proxy/admin/incidents.h"
+#include "proxy/admin/admin.h"
 #include "proxy/base/log.h"
 
 enum { ROWS = 256, START = 1000000, LOG_ROOM = 8 << 20 };

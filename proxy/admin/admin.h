@@ -1,18 +1,6 @@
 /*
- * Incidents that all threads report: kept and counted within bounds, logged, and shown to people.
- *
- *      incidents_add ──┬─> the ring of its kind ────────────> PROXY INCIDENTS, the status page
- *                      ├─> its group's sum ─────────────────> PROXY INCIDENTS SUMMARY
- *                      ├─> the last ones, if there are listeners ─> PROXY WATCH
- *                      └─> the log: the first at once, the others of 10 s as one line (incidents_tell)
- *
- * A group has the incidents of one kind that one client (one identity) causes under one rule. A client that repeats an
- * incident causes one log line in 10 s, and uses at most 64 rows of its kind's ring in 10 s; after that its newest row
- * counts the further incidents.
- *
- * There are at most 1,024 groups. For a new one, the group without incidents for longest, at least 10 s, is added to
- * its kind's "(others)". If all groups are busy, the new incident is counted in "(others)". 200 first lines in 10 s are
- * logged at once, and 20 lines of repeats a second. Further lines follow later, with the counts up to then.
+ * What operators see: incidents, the PROXY subcommands that only report, and the pages of the HTTP server. Facts come
+ * through callbacks; this folder knows neither sessions nor locks.
  */
 #pragma once
 
@@ -20,7 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proxy/base/metric.h"
 #include "proxy/base/text.h"
+
+/* ---- incidents.c ---- */
 
 struct incidents;
 
@@ -122,3 +113,62 @@ void incident_watch_free(struct incident_watch *watch);
 /* Calls fn with a line for each new incident, a limited number per call, and with a line that counts missed ones. Lines
  * are borrowed, printable and have no end of line. fn must not call this module. Returns whether there are more now. */
 bool incident_watch_lines(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg);
+
+/* ---- proxy_report.c ---- */
+
+struct worker;
+
+struct admin_source {
+    struct worker *worker;
+    /* False: the report's pattern takes too long to match. */
+    bool (*report)(struct worker *w, enum report_kind kind, const struct report *report);
+    /* Texts of the directives whose names match the report's pattern. */
+    void (*config)(void *config_arg, const struct report *report);
+    void *config_arg;
+    struct incidents *incidents;
+    struct slowlog *slowlog;
+    struct latency *latency;
+    const char *(*incident_kind)(size_t i); /* the names of the kinds of incidents, from 0 on; NULL after the last */
+};
+
+/* Runs PROXY words[0] words[1] ... and appends the reply as RESP. False if it is another subcommand, or has a wrong
+ * number of arguments. resp3: text for people is sent as a verbatim string. */
+bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                   bool resp3, struct text *reply);
+
+/* ---- pages.c ---- */
+
+struct pages;
+
+struct pages_source {
+    struct admin_source admin;
+    const char *const *names; /* under which the server is known, borrowed; if "*" is among them, any */
+    size_t name_count;
+    void *arg;
+    void (*metrics)(struct worker *w, const struct metric_sink *sink); /* w: that of `admin` */
+    /* Returns what is missing before clients can be served (with `all`: before every key's node can be reached), as
+     * part of a sentence; NULL: nothing. */
+    const char *(*unready)(void *arg, bool all);
+    /* Begins to gather the leases for the status page. pages_gathered must be called in a later turn, not from
+     * pages_run; all requests for the page wait for it. */
+    void (*gather)(void *arg);
+};
+
+/* Serves on a listening socket and takes it over: pages_close closes it. `source` is copied. NULL if libmicrohttpd
+ * can't start; then the caller still owns the socket. */
+struct pages *pages_open(int listen_fd, const struct pages_source *source);
+/* A descriptor that is readable when pages_run has something to do. */
+int pages_fd(const struct pages *p);
+/* After how many ms pages_run must be called even if nothing is readable; -1: never. */
+long long pages_wait_ms(struct pages *p);
+/* Answers requests that have come, without blocking. */
+void pages_run(struct pages *p);
+/* Renders the status page, whose leases `admin` can show now, for all waiting requests. pages_run must be called next,
+ * and sends it. */
+void pages_gathered(struct pages *p);
+/* Closes the server and its socket. */
+void pages_close(struct pages *p);
+/* Whether `host` ("proxy1:9090", "[::1]", "127.0.0.1:9090") is an address, localhost, this machine's own name, or one
+ * of `names`, in any case and with any port. If "*" is among the names, every host is accepted. An address is always
+ * safe: the name of a foreign web page can be made to point here, an address can't. */
+bool host_is_ours(const char *host, const char *const *names, size_t count);
