@@ -182,24 +182,21 @@ static void add(struct listen_set *set, struct worker_socket s) {
     set->sockets[set->count++] = s;
 }
 
-/* Takes the predecessor's sockets at an address, one for each thread that it had. If there are more threads now, the
- * others share the first socket. Returns whether there were any. */
-static bool take_address(struct listen_set *set, const struct addrinfo *a, bool tls, int backlog) {
+/* Takes the predecessor's sockets at an address, one for each thread that it had; if there are more threads now, the
+ * others share the first socket. Without such sockets opens the address for all threads; false with errno. */
+static bool open_sockets(struct listen_set *set, const struct config *c, const struct addrinfo *a, bool tls) {
     int first = -1;
-    size_t taken = 0;
+    unsigned taken = 0;
     for (int fd; (fd = inherit_take(set->inherited, a->ai_addr, tls ? SOCKET_TLS : SOCKET_PLAIN)) >= 0; taken++) {
-        listen(fd, backlog); /* tcp-backlog may have changed */
-        add(set, (struct worker_socket){.fd = fd, .thread = taken % set->threads, .tls = tls});
+        listen(fd, (int)c->tcp_backlog); /* it may have changed */
+        add(set, (struct worker_socket){.fd = fd, .thread = taken % (unsigned)set->threads, .tls = tls});
         first = first < 0 ? fd : first;
     }
-    for (size_t t = taken; first >= 0 && t < set->threads; t++)
-        add(set, (struct worker_socket){.fd = fcntl(first, F_DUPFD_CLOEXEC, 0), .thread = t, .tls = tls, .copy = true});
-    return taken > 0;
-}
-
-/* Opens an address for all threads; false with errno. */
-static bool open_sockets(struct listen_set *set, const struct config *c, const struct addrinfo *a, bool tls) {
-    if (take_address(set, a, tls, (int)c->tcp_backlog))
+    for (unsigned t = taken; first >= 0 && t < set->threads; t++) {
+        int copy = fcntl(first, F_DUPFD_CLOEXEC, 0);
+        add(set, (struct worker_socket){.fd = copy, .thread = t, .tls = tls, .copy = true});
+    }
+    if (taken > 0)
         return true;
     bool reuse_port = c->reuse_port || set->threads > 1;
     if (set->trial || (reuse_port && !c->reuse_port)) {

@@ -62,20 +62,6 @@ static void note_refusal(void *arg, const char *directive, const char *text) {
         config_refuse(s->errors, s->config, directive, "%s", text);
 }
 
-static struct tls_context *load_clients(const struct config *c, struct sorting *sorting) {
-    static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
-                                             [CONFIG_VERIFY_SOME] = TLS_VERIFY_OPTIONAL,
-                                             [CONFIG_VERIFY_YES] = TLS_VERIFY_CA};
-    struct tls_options o = side_options(c, &c->tls, verify[c->tls_auth_clients]);
-    o.server = true;
-    o.dh_params_file = c->tls_dh_params_file;
-    o.prefer_server_ciphers = c->tls_prefer_server_ciphers;
-    o.session_caching = c->tls_session_caching;
-    o.session_cache_size = c->tls_session_cache_size;
-    o.session_cache_timeout_s = c->tls_session_cache_timeout_s;
-    return tls_context_new(&o, note_refusal, sorting);
-}
-
 /* name: the one in their certificates; NULL: the host of each address. */
 static struct tls_context *load_servers(const struct config *c, const char *name, struct sorting *sorting) {
     static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
@@ -88,8 +74,18 @@ static struct tls_context *load_servers(const struct config *c, const char *name
 
 bool secure_load(struct secure *s, struct config *c, struct config_errors *errors) {
     *s = (struct secure){0};
+    static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
+                                             [CONFIG_VERIFY_SOME] = TLS_VERIFY_OPTIONAL,
+                                             [CONFIG_VERIFY_YES] = TLS_VERIFY_CA};
     struct sorting sorting = {.config = c, .errors = errors};
-    bool right = c->tls_port == 0 || (s->clients = load_clients(c, &sorting));
+    struct tls_options o = side_options(c, &c->tls, verify[c->tls_auth_clients]);
+    o.server = true;
+    o.dh_params_file = c->tls_dh_params_file;
+    o.prefer_server_ciphers = c->tls_prefer_server_ciphers;
+    o.session_caching = c->tls_session_caching;
+    o.session_cache_size = c->tls_session_cache_size;
+    o.session_cache_timeout_s = c->tls_session_cache_timeout_s;
+    bool right = c->tls_port == 0 || (s->clients = tls_context_new(&o, note_refusal, &sorting));
     right = (!c->upstream_tls_on || (s->nodes = load_servers(c, c->upstream_tls_server_name, &sorting))) && right;
     right = (!c->witness_tls || (s->witnesses = load_servers(c, NULL, &sorting))) && right;
     char *const passphrases[] = {c->tls.key_file_pass, c->upstream_tls.key_file_pass};
@@ -158,10 +154,11 @@ static bool on_path(const char *program) {
     return found;
 }
 
-/* Checks the certificates with copies of the passphrases, since loading overwrites them. */
-static void check_certificates(const struct config *c, struct config_errors *errors) {
-    struct config copy = *c;
-    char *const pass = c->tls.key_file_pass, *const upstream_pass = c->upstream_tls.key_file_pass;
+bool live_check(const struct config *config, bool ports, struct config_errors *errors) {
+    check_file(config, "logfile", config->logfile, errors);
+    /* Loading overwrites the passphrases, so it gets copies. */
+    struct config copy = *config;
+    char *const pass = copy.tls.key_file_pass, *const upstream_pass = copy.upstream_tls.key_file_pass;
     copy.tls.key_file_pass = pass ? memory_strdup(pass) : NULL;
     copy.upstream_tls.key_file_pass = upstream_pass ? memory_strdup(upstream_pass) : NULL;
     struct secure secure;
@@ -169,11 +166,6 @@ static void check_certificates(const struct config *c, struct config_errors *err
         secure_clear(&secure);
     memory_free(copy.tls.key_file_pass);
     memory_free(copy.upstream_tls.key_file_pass);
-}
-
-bool live_check(const struct config *config, bool ports, struct config_errors *errors) {
-    check_file(config, "logfile", config->logfile, errors);
-    check_certificates(config, errors);
     struct inherited none = {.predecessor = -1};
     struct listen_set set;
     if (ports) {

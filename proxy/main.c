@@ -383,16 +383,6 @@ static void tell_of_rules(const struct config *c, void (*tell)(const char *text)
             tell(text);
 }
 
-/* Removes the pid file, unless a process that took over has written its own. */
-static void remove_pid(const char *path) {
-    int pid = 0;
-    FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%d", &pid) == 1 && pid == (int)getpid())
-        unlink(path);
-    if (f)
-        fclose(f);
-}
-
 /* Does everything that can fail before clients are served; `errors` gets the errors. */
 static bool start(struct application *app, struct config_errors *errors) {
     const struct config *c = app->config;
@@ -525,8 +515,12 @@ static int serve(struct application *app, struct config_errors *errors) {
     incidents_tell(app->incidents, clock_wall_ms(), true);
     incidents_free(app->incidents);
     embedded_stop(app->embedded);
-    if (app->config->pidfile && app->config->pidfile[0])
-        remove_pid(app->config->pidfile);
+    FILE *f = app->config->pidfile && app->config->pidfile[0] ? fopen(app->config->pidfile, "r") : NULL;
+    int pid = 0; /* a process that took over may have written its own */
+    if (f && fscanf(f, "%d", &pid) == 1 && pid == (int)getpid())
+        unlink(app->config->pidfile);
+    if (f)
+        fclose(f);
     listen_close(&app->listeners, app->ending.handed);
     live_clear(&app->live);
     inherit_free(&app->inherited);

@@ -287,27 +287,9 @@ static void ear_lost(struct ear *e, const char *why, size_t len) {
     finish(e->of, NULL);
 }
 
-/* Called when MONITOR has begun. */
-static void ear_begins(struct ear *e) {
-    struct monitor_feed *x = e->of;
-    e->begun = true;
-    if (!x->begun_ms) {
-        x->begun_ms = clock_wall_ms();
-        ev_timer_stop(x->loop, &x->end);
-        ev_timer_set(&x->end, (double)x->for_ms / 1000, 0.);
-        ev_timer_start(x->loop, &x->end);
-    }
-    snprintf(e->word, sizeof(e->word), "lockkeeper-advise-%016llx",
-             (unsigned long long)(x->seed ^ (uintptr_t)e ^ (uint64_t)x->begun_ms));
-    tap_self(e->tap, e->word);
-    ask(e, ASKS_ECHO, "ECHO", e->word, strlen(e->word));
-    e->lists = true;
-    ask_clients(e);
-    fprintf(stderr, "lockkeeper: listening to %s\n", e->address);
-}
-
 static bool ear_line(void *arg, const char *line, size_t len) {
     struct ear *e = arg;
+    struct monitor_feed *x = e->of;
     const char *key;
     size_t key_len;
     if (!e->begun) {
@@ -315,13 +297,26 @@ static bool ear_line(void *arg, const char *line, size_t len) {
             ear_lost(e, line + (len > 0), len - (len > 0) - (len > 1 && line[len - 1] == '\r'));
             return false;
         }
-        ear_begins(e);
+        e->begun = true;
+        if (!x->begun_ms) {
+            x->begun_ms = clock_wall_ms();
+            ev_timer_stop(x->loop, &x->end);
+            ev_timer_set(&x->end, (double)x->for_ms / 1000, 0.);
+            ev_timer_start(x->loop, &x->end);
+        }
+        snprintf(e->word, sizeof(e->word), "lockkeeper-advise-%016llx",
+                 (unsigned long long)(x->seed ^ (uintptr_t)e ^ (uint64_t)x->begun_ms));
+        tap_self(e->tap, e->word);
+        ask(e, ASKS_ECHO, "ECHO", e->word, strlen(e->word));
+        e->lists = true;
+        ask_clients(e);
+        fprintf(stderr, "lockkeeper: listening to %s\n", e->address);
         return true;
     }
     if (tap_line(e->tap, line, len) && e->asks && tap_asks(e->tap, &key, &key_len))
         ask(e, ASKS_PTTL, "PTTL", key, key_len);
-    if (++e->of->lines >= LINES_MAX) {
-        finish(e->of, "it has shown 50000000 commands, which is enough");
+    if (++x->lines >= LINES_MAX) {
+        finish(x, "it has shown 50000000 commands, which is enough");
         return false;
     }
     return true;

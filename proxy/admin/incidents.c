@@ -218,22 +218,6 @@ static void merge(struct group *into, const struct group *from) {
     snprintf(into->last.identity, sizeof(into->last.identity), "(others)");
 }
 
-/* Makes room for another group: removes the one without incidents for longest. False: no group has been quiet long
- * enough. */
-static bool make_room(struct incidents *i, int64_t now_ms) {
-    if (i->groups.count < GROUPS_MAX)
-        return true;
-    struct group *g = LIST_ENTRY(list_first(&i->quiet), struct group, quiet);
-    invariant(g != &g->kind->others && g->count > 0, "the others of a kind are among the groups");
-    if (!is_over(g->last.time_ms, now_ms) || g->untold > 0)
-        return false;
-    merge(&g->kind->others, g);
-    list_remove(&g->quiet);
-    table_remove(&i->groups, &g->link, g->hash);
-    memory_free(g);
-    return true;
-}
-
 static struct group *group_of(struct incidents *i, struct kind *kind, const struct incident *e) {
     uint64_t hash =
         ((uint64_t)text_hash(e->rule, strlen(e->rule)) << 32 | text_hash(e->identity, strlen(e->identity))) ^
@@ -245,8 +229,16 @@ static struct group *group_of(struct incidents *i, struct kind *kind, const stru
             strcmp(g->last.identity, e->identity) == 0)
             return g;
     }
-    if (!make_room(i, e->time_ms))
-        return &kind->others;
+    if (i->groups.count >= GROUPS_MAX) { /* removes the group without incidents for longest, if it is long enough */
+        struct group *quiet = LIST_ENTRY(list_first(&i->quiet), struct group, quiet);
+        invariant(quiet != &quiet->kind->others && quiet->count > 0, "the others of a kind are among the groups");
+        if (!is_over(quiet->last.time_ms, e->time_ms) || quiet->untold > 0)
+            return &kind->others;
+        merge(&quiet->kind->others, quiet);
+        list_remove(&quiet->quiet);
+        table_remove(&i->groups, &quiet->link, quiet->hash);
+        memory_free(quiet);
+    }
     struct group *g = memory_zalloc(sizeof(*g));
     group_init(g, kind);
     g->hash = hash;

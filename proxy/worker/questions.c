@@ -68,15 +68,6 @@ static const struct {
                 {"LOADING", "wait until it has loaded its data"},
                 {"BUSY", "a script runs there for too long: see SCRIPT KILL"}};
 
-static const char *refusal_hint(const char *error, size_t len) {
-    for (size_t i = 0; i < sizeof(REFUSALS) / sizeof(REFUSALS[0]); i++) {
-        size_t n = strlen(REFUSALS[i].word);
-        if (len > n && memcmp(error, REFUSALS[i].word, n) == 0 && error[n] == ' ')
-            return REFUSALS[i].hint;
-    }
-    return NULL;
-}
-
 static struct asked_master *find(struct worker *w, const char *address) {
     LIST_FOREACH(it, &thread_of(w)->masters)
     if (strcmp(LIST_ENTRY(it, struct asked_master, link)->address, address) == 0)
@@ -86,12 +77,17 @@ static struct asked_master *find(struct worker *w, const char *address) {
 
 static void readiness_answered(struct call *c, const struct call_end *end) {
     struct asked_master *m = REQUEST_OWNER(c->request, struct asked_master);
-    size_t len;
-    const char *error = call_end_error(end, &len), *hint = error ? refusal_hint(error, len) : NULL;
+    size_t len = 0;
+    const char *error = call_end_error(end, &len), *hint = NULL;
     bool did = m->refuses, first = c->request->worker->index == 0; /* only the first worker logs */
+    for (size_t i = 0; error && i < sizeof(REFUSALS) / sizeof(REFUSALS[0]); i++) {
+        size_t n = strlen(REFUSALS[i].word);
+        if (len > n && memcmp(error, REFUSALS[i].word, n) == 0 && error[n] == ' ')
+            hint = REFUSALS[i].hint;
+    }
     m->asked = false;
     m->refuses = !end->error && hint;
-    snprintf(m->why, sizeof(m->why), "%.*s", error && (hint || end->error) ? (int)len : 0, error ? error : "");
+    snprintf(m->why, sizeof(m->why), "%.*s", hint || end->error ? (int)len : 0, error ? error : "");
     if (first && m->refuses && !did)
         log_warning("Node %s gives no locks now: %s; %s", m->address, m->why, hint);
     else if (first && did && !m->why[0]) /* lost connections have a line of their own */
@@ -235,24 +231,26 @@ void capacity_tick(struct worker *w) {
 
 /* ---- evictions ---------------------------------------------------------------------------------------- */
 
-/* Notes what a master's INFO says; the first that may evict counts. */
-static void read_page(const struct resp_item *page, size_t master, struct eviction_state *found) {
+static void memory_answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct worker_thread *t = thread_of(w);
+    struct eviction_state *known = &t->evictions, *found = &t->evictions_found;
+    struct resp_item page;
     size_t len = 0, limit_len = 0;
-    const char *policy = info_field(page, "\nmaxmemory_policy:", &len);
-    const char *limit = info_field(page, "\nmaxmemory:", &limit_len);
-    if (!policy || !limit)
-        return;
-    unsigned which = NOEVICTION;
-    while (which < OTHER && (strlen(POLICIES[which]) != len || memcmp(POLICIES[which], policy, len) != 0))
-        which++;
-    bool evicts = which != NOEVICTION && strtoull(limit, NULL, 10) > 0;
-    if (!found->evicts && (found->policy == UNKNOWN || evicts))
-        *found = (struct eviction_state){.policy = which, .evicts = evicts, .master = master};
-}
-
-static void evictions_conclude(struct worker *w, const struct eviction_state *found) {
-    struct eviction_state *known = &thread_of(w)->evictions;
-    if (found->policy == UNKNOWN)
+    bool right = is_page(end, &page);
+    const char *policy = right ? info_field(&page, "\nmaxmemory_policy:", &len) : NULL;
+    const char *limit = right ? info_field(&page, "\nmaxmemory:", &limit_len) : NULL;
+    invariant(t->evictions_due > 0, "more masters answer than were asked");
+    if (policy && limit) {
+        unsigned which = NOEVICTION;
+        while (which < OTHER && (strlen(POLICIES[which]) != len || memcmp(POLICIES[which], policy, len) != 0))
+            which++;
+        bool evicts = which != NOEVICTION && strtoull(limit, NULL, 10) > 0;
+        if (!found->evicts && (found->policy == UNKNOWN || evicts)) /* the first that may evict counts */
+            *found = (struct eviction_state){.policy = which, .evicts = evicts, .master = c->index};
+    }
+    request_reply(c->request, "", 0, true);
+    if (--t->evictions_due > 0 || found->policy == UNKNOWN)
         return;
     if (found->evicts && (!known->evicts || known->policy != found->policy)) {
         const char *address = found->master < upstream_master_count(w->upstream)
@@ -266,18 +264,6 @@ static void evictions_conclude(struct worker *w, const struct eviction_state *fo
     }
     *known = *found;
     atomic_store(&w->shared->evictions, found->policy << 1 | found->evicts);
-}
-
-static void memory_answered(struct call *c, const struct call_end *end) {
-    struct worker *w = c->request->worker;
-    struct worker_thread *t = thread_of(w);
-    struct resp_item page;
-    invariant(t->evictions_due > 0, "more masters answer than were asked");
-    if (is_page(end, &page))
-        read_page(&page, c->index, &t->evictions_found);
-    if (--t->evictions_due == 0)
-        evictions_conclude(w, &t->evictions_found);
-    request_reply(c->request, "", 0, true);
 }
 
 static void evictions_tick(struct worker *w) {
@@ -350,19 +336,6 @@ static void presence_send(struct worker *w, const char *place) {
     call_submit_lane(&r->call, 0, &lane, w->build.data, w->build.len);
 }
 
-/* A proxy without clients asks, too, and so comes back to a Redis that it has lost: else it would count as away. */
-static void presence_tick(struct worker *w) {
-    int64_t now = worker_now(w);
-    char host[PLACE_MAX / 2] = "", place[PLACE_MAX];
-    if (thread_of(w)->presence_asking || w->stopping || upstream_is_cluster(w->upstream) ||
-        !engine_elsewhere(w->shared->engine) || now - thread_of(w)->presence_ms < AGAIN_MS)
-        return;
-    thread_of(w)->presence_ms = now;
-    gethostname(host, sizeof(host) - 1);
-    snprintf(place, sizeof(place), "%s:%lld, process %d", host, (long long)w->config->port, (int)getpid());
-    presence_send(w, place);
-}
-
 void presence_end(struct worker *w) {
     bool reachable = upstream_master_count(w->upstream) > 0 && !upstream_node_lost(upstream_master(w->upstream, 0));
     if (thread_of(w)->presence_ms > 0 && reachable)
@@ -370,7 +343,16 @@ void presence_end(struct worker *w) {
 }
 
 void questions_tick(struct worker *w) {
+    int64_t now = worker_now(w);
+    char host[PLACE_MAX / 2] = "", place[PLACE_MAX];
     evictions_tick(w);
-    presence_tick(w);
+    /* A proxy without clients asks, too, and so comes back to a Redis that it has lost: else it would count as away. */
+    if (!thread_of(w)->presence_asking && !w->stopping && !upstream_is_cluster(w->upstream) &&
+        engine_elsewhere(w->shared->engine) && now - thread_of(w)->presence_ms >= AGAIN_MS) {
+        thread_of(w)->presence_ms = now;
+        gethostname(host, sizeof(host) - 1);
+        snprintf(place, sizeof(place), "%s:%lld, process %d", host, (long long)w->config->port, (int)getpid());
+        presence_send(w, place);
+    }
     capacity_tick(w);
 }

@@ -198,16 +198,6 @@ static void put_latency(void *arg, const char *name, const struct histogram *h) 
     to->metrics->histogram(to->metrics->arg, to->label, name, h);
 }
 
-static void measure_latency(struct worker *w, const struct metric_sink *m) {
-    if (!w->config->latency_tracking)
-        return;
-    struct latency_samples commands = {m, "command"}, clients = {m, "client"};
-    family(m, "command_seconds", "histogram", "From a request's arrival to its node's answer, by command.");
-    latency_each(w->shared->latency, LATENCY_COMMANDS, put_latency, &commands);
-    family(m, "client_seconds", "histogram", "From a request's arrival to its node's answer, by the client's name.");
-    latency_each(w->shared->latency, LATENCY_CLIENTS, put_latency, &clients);
-}
-
 static void measure_locks(struct worker *w, const struct metric_sink *m) {
     struct lock_stats stats;
     engine_stats(w->shared->engine, &stats);
@@ -321,7 +311,14 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     single(m, "permits_held", "gauge", "Permits of semaphores that were not given back.",
            (double)permits_held(shared->permits));
     measure_nodes(w, m);
-    measure_latency(w, m);
+    if (w->config->latency_tracking) {
+        struct latency_samples commands = {m, "command"}, clients = {m, "client"};
+        family(m, "command_seconds", "histogram", "From a request's arrival to its node's answer, by command.");
+        latency_each(shared->latency, LATENCY_COMMANDS, put_latency, &commands);
+        family(m, "client_seconds", "histogram",
+               "From a request's arrival to its node's answer, by the client's name.");
+        latency_each(shared->latency, LATENCY_CLIENTS, put_latency, &clients);
+    }
     measure_locks(w, m);
     measure_rules(w->rules, m);
     measure_process(shared, m);
