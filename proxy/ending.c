@@ -78,11 +78,6 @@ void notify_reloading(void) {
 
 /* ---- the end ------------------------------------------------------------------------------------------ */
 
-static void close_admin(struct ending *e) {
-    admin_server_close(*e->monitor);
-    *e->monitor = NULL;
-}
-
 /* The configuration in force in this thread. */
 static const struct config *config_of(const struct ending *e) {
     return e->shared->workers[0]->config;
@@ -105,7 +100,7 @@ static void leave(struct ending *e, bool handed, bool succeeded) {
     e->leaving = true;
     e->handed = handed;
     if (succeeded)
-        close_admin(e);
+        e->close_pages(e->arg);
     if (!handed)
         notify_stopping(bound_ms);
     log_notice("Clients are served until they leave, for %lld s at most; connected are %llu",
@@ -177,7 +172,7 @@ static bool let_go(struct ending *e) {
     atomic_store(&e->shared->lets_go, true);
     ending_tell(e, false);
     notify_state("MAINPID=%d\nREADY=1", (int)pid);
-    close_admin(e);
+    e->close_pages(e->arg);
     stop_workers(e);
     return true;
 }
@@ -276,7 +271,7 @@ static bool start_successor(struct ending *e, const char *mark) {
         text_printf(&own[0], "%c", HANDED_LETTERS[2 * (size_t)(w->tls ? SOCKET_TLS : SOCKET_PLAIN) + w->shared]);
         fds[++count] = w->fd;
     }
-    if (*e->monitor) {
+    if (set->admin_fd >= 0) {
         text_printf(&own[0], "%c", HANDED_LETTERS[2 * (size_t)SOCKET_ADMIN]);
         fds[++count] = set->admin_fd;
     }

@@ -39,7 +39,11 @@ struct application {
     struct secure secure;
     struct proxy_shared shared;
     struct incidents *incidents;
-    struct admin_server *monitor; /* NULL: admin-port 0 */
+    struct pages *pages; /* the operator's HTTP server; NULL: none */
+    struct ev_io pages_io;
+    struct ev_timer pages_timer, pages_step; /* step: the next one of the walk */
+    struct lock_walk *walk;                  /* gathers the leases for the status page; else NULL */
+    struct text unready;                     /* why no lock could be had, when it was last asked for */
     struct lock_sink sink;
     struct watch_source watch;
     pthread_t *threads;
@@ -283,12 +287,102 @@ static bool start_witnesses(struct application *app, char *error, size_t size) {
     return true;
 }
 
-static const char *unready(void *arg) {
-    const struct application *app = arg;
+/* ---- the operator's HTTP server, on the first worker's loop ---- */
+
+static const char *unready(void *arg, bool all) {
+    struct application *app = arg;
     if (app->ending.leaving || app->ending.stopping)
         return "the proxy stops";
-    return atomic_load(&app->ready) < app->shared.threads ? "not all threads accept clients yet" : NULL;
+    if (atomic_load(&app->ready) < app->shared.threads)
+        return "not all threads accept clients yet";
+    text_clear(&app->unready);
+    return worker_unready(app->shared.workers[0], all, &app->unready) ? app->unready.data : NULL;
 }
+
+static void serve_pages(struct ev_loop *loop, struct application *app) {
+    pages_run(app->pages);
+    long long wait = pages_wait_ms(app->pages);
+    ev_timer_stop(loop, &app->pages_timer);
+    if (wait < 0)
+        return;
+    ev_timer_set(&app->pages_timer, (double)wait / 1000., 0.);
+    ev_timer_start(loop, &app->pages_timer);
+}
+
+static void on_pages_readable(struct ev_loop *loop, struct ev_io *io, int events) {
+    serve_pages(loop, io->data);
+}
+
+static void on_pages_time(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    serve_pages(loop, timer->data);
+}
+
+/* The status page's leases are gathered in steps, one for each turn. */
+static void gather(void *arg) {
+    struct application *app = arg;
+    app->walk = engine_walk_new(LOCKS_SHOWN_MAX);
+    ev_timer_start(worker_loop(app->shared.workers[0]), &app->pages_step);
+}
+
+static void on_pages_step(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct application *app = timer->data;
+    struct worker *first = app->shared.workers[0];
+    if (engine_walk_step(app->shared.engine, app->walk, worker_now(first))) {
+        ev_timer_start(loop, timer);
+        return;
+    }
+    first->walk = app->walk;
+    pages_gathered(app->pages);
+    first->walk = NULL;
+    engine_walk_free(app->walk);
+    app->walk = NULL;
+    serve_pages(loop, app);
+}
+
+static void open_pages(struct application *app, struct ev_loop *loop) {
+    const char *address = app->config->admin_bind;
+    bool v6 = strchr(address, ':') != NULL;
+    struct pages_source source = {.admin = admin_source_of(app, app->shared.workers[0]),
+                                  .names = (const char *const *)app->config->admin_hosts.words,
+                                  .name_count = app->config->admin_hosts.count,
+                                  .arg = app,
+                                  .metrics = worker_report_metrics,
+                                  .unready = unready,
+                                  .gather = gather};
+    app->pages = pages_open(app->listeners.admin_fd, &source);
+    if (!app->pages) {
+        log_warning("The HTTP server does not start: there is no status page");
+        return;
+    }
+    ev_io_init(&app->pages_io, on_pages_readable, pages_fd(app->pages), EV_READ);
+    ev_init(&app->pages_timer, on_pages_time);
+    ev_timer_init(&app->pages_step, on_pages_step, 0., 0.);
+    app->pages_io.data = app->pages_timer.data = app->pages_step.data = app;
+    ev_io_start(loop, &app->pages_io);
+    log_notice("Status page, /metrics, /healthz and /readyz on http://%s%s%s:%lld/", v6 ? "[" : "", address,
+               v6 ? "]" : "", (long long)app->config->admin_port);
+}
+
+/* In the loop's thread or after its end. */
+static void close_pages(void *arg) {
+    struct application *app = arg;
+    struct ev_loop *loop = worker_loop(app->shared.workers[0]);
+    if (app->pages) {
+        ev_io_stop(loop, &app->pages_io);
+        ev_timer_stop(loop, &app->pages_timer);
+        ev_timer_stop(loop, &app->pages_step);
+        if (app->walk)
+            engine_walk_free(app->walk);
+        pages_close(app->pages);
+        app->pages = NULL;
+    } else if (app->listeners.admin_fd >= 0) {
+        close(app->listeners.admin_fd);
+    }
+    app->listeners.admin_fd = -1;
+    text_clear(&app->unready);
+}
+
+/* ---- running ------------------------------------------------------------------------------------- */
 
 static void *run_thread(void *arg) {
     worker_run(arg);
@@ -303,12 +397,12 @@ static void run(struct application *app) {
     for (unsigned i = 0; i < threads; i++)
         app->shared.workers[i] = worker_new(&app->shared, i, app->config, &opening);
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    struct admin_source source = admin_source_of(app, app->shared.workers[0]);
     if (app->listeners.admin_fd >= 0)
-        app->monitor = admin_server_new(app->listeners.admin_fd, app->config, source.worker, &source, unready, app);
+        open_pages(app, loop);
     app->ending = (struct ending){.shared = &app->shared,
                                   .listeners = &app->listeners,
-                                  .monitor = &app->monitor,
+                                  .close_pages = close_pages,
+                                  .arg = app,
                                   .embedded = app->embedded,
                                   .argv = app->argv};
     embedded_watch(app->embedded, loop, app);
@@ -340,7 +434,7 @@ static void run(struct application *app) {
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);
     own_password_end();
-    admin_server_close(app->monitor);
+    close_pages(app);
     for (unsigned i = 0; i < threads; i++)
         worker_free(app->shared.workers[i]);
     memory_free(app->threads);

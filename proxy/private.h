@@ -179,25 +179,14 @@ void embedded_unwatch(struct embedded *e);
 /* Stops the server and removes its folder. NULL is allowed. */
 void embedded_stop(struct embedded *e);
 
-/* ---- admin_server.c: the operator's HTTP server on the first worker's loop ---- */
-
-struct admin_server;
-
-/* Begins to serve on a listening socket, which it takes over; the log says whether it does. `admin` is copied. unready:
- * as in struct pages_source. */
-struct admin_server *admin_server_new(int fd, const struct config *config, struct worker *first,
-                                      const struct admin_source *admin, const char *(*unready)(void *arg),
-                                      void *unready_arg);
-/* Ends the server: called in the loop's thread or after its end, before the worker is freed. NULL is allowed. */
-void admin_server_close(struct admin_server *m);
-
 /* ---- ending.c ---- */
 
 struct ending {
     /* Set by the program, which owns them; then the state. */
     struct proxy_shared *shared;
     const struct listen_set *listeners;
-    struct admin_server **monitor;
+    void (*close_pages)(void *arg); /* ends the HTTP server */
+    void *arg;
     struct embedded *embedded; /* NULL: none */
     char **argv;
     pid_t successor;      /* the new process, until it is ready; else 0 */
