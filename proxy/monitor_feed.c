@@ -341,37 +341,33 @@ static void on_lost(void *arg, const char *error) {
     ear_lost(arg, error, strlen(error));
 }
 
-static void listen_to(struct monitor_feed *x, struct upstream_node *node) {
+static void on_ready(void *arg, const char *error) {
     static const struct upstream_lane lane = {.protocol = 2};
     const struct upstream_claim claim = {.client = NULL, .lasting = true};
-    struct ear *e = memory_zalloc(sizeof(*e));
-    const char *error = NULL;
-    struct upstream_pin_events events = {.arg = e, .message = on_message, .lost = on_lost};
-    e->of = x;
-    e->node = node;
-    e->least_late_ms = INT64_MAX;
-    snprintf(e->address, sizeof(e->address), "%s", upstream_node_address(node));
-    e->tap = tap_new(x->observer, x->seed, x->count);
-    x->ears[x->count++] = e;
-    e->pin = upstream_pin_open(x->upstream, node, &lane, &claim, &events, &error);
-    if (!e->pin) {
-        ear_lost(e, error, strlen(error));
-        return;
-    }
-    upstream_pin_patient(e->pin, PIN_PATIENT);
-    upstream_pin_stream(e->pin, true);
-    upstream_pin_send(e->pin, "*1\r\n$7\r\nMONITOR\r\n", 17);
-}
-
-static void on_ready(void *arg, const char *error) {
     struct monitor_feed *x = arg;
     if (error) {
         finish(x, error);
         return;
     }
     size_t masters = upstream_master_count(x->upstream);
-    for (size_t i = 0; i < masters && i < NODES_MAX && !x->over; i++)
-        listen_to(x, upstream_master(x->upstream, i));
+    for (size_t i = 0; i < masters && i < NODES_MAX && !x->over; i++) {
+        struct upstream_node *node = upstream_master(x->upstream, i);
+        struct ear *e = memory_zalloc(sizeof(*e));
+        const char *why = NULL;
+        struct upstream_pin_events events = {.arg = e, .message = on_message, .lost = on_lost};
+        *e = (struct ear){.of = x, .node = node, .least_late_ms = INT64_MAX};
+        snprintf(e->address, sizeof(e->address), "%s", upstream_node_address(node));
+        e->tap = tap_new(x->observer, x->seed, x->count);
+        x->ears[x->count++] = e;
+        e->pin = upstream_pin_open(x->upstream, node, &lane, &claim, &events, &why);
+        if (!e->pin) {
+            ear_lost(e, why, strlen(why));
+            continue;
+        }
+        upstream_pin_patient(e->pin, PIN_PATIENT);
+        upstream_pin_stream(e->pin, true);
+        upstream_pin_send(e->pin, "*1\r\n$7\r\nMONITOR\r\n", 17);
+    }
 }
 
 /* ---- the loop ----------------------------------------------------------------------------------- */

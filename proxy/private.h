@@ -95,7 +95,7 @@ struct secure {
     struct tls_context *clients, *nodes, *witnesses; /* NULL: plain */
 };
 
-/* Loads the files that the configuration names, and then overwrites its passphrases. False: all errors were added to
+/* Loads the files that the configuration names, and overwrites its passphrases. False: all errors were added to
  * `errors`, and nothing was kept. */
 bool secure_load(struct secure *s, struct config *config, struct config_errors *errors)
     __attribute__((warn_unused_result));
@@ -105,10 +105,8 @@ void secure_clear(struct secure *s);
  * leaves nothing behind. All errors are added to `errors`, without those that follow from others. `ports` false: ports
  * are not tried, since sockets were passed to the process. True if there is no error at all. */
 bool live_check(const struct config *config, bool ports, struct config_errors *errors);
-
 /* Reports each host name of upstream and witness that does not resolve here and now. */
 void live_look_up(const struct config *config, void (*tell)(const char *text));
-
 /* Raises the limit of descriptors to the number that maxclients and the nodes need. If the system permits fewer, fewer
  * clients are allowed (shared->maxclients), as in Redis. Called at the start, and when a reload changes maxclients. */
 void live_raise_limit(struct proxy_shared *shared, const struct config *config, int64_t maxclients);
@@ -146,9 +144,7 @@ void live_show(void *l, const struct report *report);
 /* Asks for the passwords, and sets the proxy's own logins. A command gets 30 s; at a reload the thread runs it later.
  * False: `errors` says why not. */
 bool own_password_ask(const struct config *config, bool reload, struct config_errors *errors);
-
-/* Has the thread ask by this configuration, at the start or behind a reload, and starts it if there is a login. The
- * configuration gets a reference. */
+/* Has the thread, if there is a login, ask by this configuration, to which it takes a reference. */
 void own_password_watch(const struct config *config, bool reloaded);
 /* Ends the thread; a command that runs is killed. */
 void own_password_end(void);
@@ -166,17 +162,15 @@ struct embedded_role {
 
 /* Starts redis-server (found by PATH), waits until it answers, and adds it to the front of `servers` (NULL: none yet).
  * Returns its address, "unix:/tmp/.../redis.sock", borrowed, or NULL: `error` has one line. The server ends with the
- * process. `role` must live as long as the server. The functions below act on all servers from the given one on, but
- * embedded_pid on the first. */
+ * process. `role` is borrowed. embedded_pid is of the first server; the functions below act on all. */
 const char *embedded_start(struct embedded **servers, const struct embedded_role *role, char *error, size_t size);
 int embedded_pid(const struct embedded *e);
-/* Watches in a loop, of the thread that has started them; that thread must live as long as the servers. Whenever a
- * server ends, its role's `ended` gets `arg` and the reason, and the server is started again, empty, at the same
- * address, after growing pauses if it ends soon. */
+/* Watches them in the thread that has started them, which must live as long. Whenever a server ends, its role's `ended`
+ * gets `arg` and the reason, and it is started again, empty, at the same address, after growing pauses. */
 void embedded_watch(struct embedded *e, struct ev_loop *loop, void *arg);
-/* Stops watching; call it before the loop is freed. NULL is allowed. */
+/* Stops watching, before the loop is freed. */
 void embedded_unwatch(struct embedded *e);
-/* Stops the server and removes its folder. NULL is allowed. */
+/* Stops the servers and removes their folders. */
 void embedded_stop(struct embedded *e);
 
 /* ---- ending.c ---- */
@@ -202,8 +196,7 @@ struct ending {
 
 /* Does what SIGTERM, SIGINT, SIGQUIT or SIGUSR2 asks for. */
 void ending_signal(struct ending *e, int number);
-/* Tells the next process, once a second, how many clients and leases this one still has. `last`: no clients any more.
- */
+/* Tells the next process, once a second, how many clients and leases this one still has. `last`: no more clients. */
 void ending_tell(const struct ending *e, bool last);
 /* sd_notify(3): sends "READY=1", ... (79 bytes at most) to the socket named by NOTIFY_SOCKET, if there is one.
  * notify_reloading: the process changes its configuration, until it sends READY=1. */
@@ -212,11 +205,8 @@ void notify_reloading(void);
 
 /* ---- monitor_feed.c: --advise and --advise-from ---- */
 
-/* Both print the report on standard output and errors on standard error. On SIGINT and SIGTERM they end early, with the
- * report so far. `rules` are the rules to compare patterns with. They return the exit status: 1 if MONITOR could not
- * begin anywhere, or the file can't be read. */
-
-/* Listens to all masters for `for_ms`. */
+/* Listens to all masters for `for_ms`; reads a file ("-": standard input). Both print the report on standard output and
+ * errors on standard error. On SIGINT and SIGTERM they end early, with the report so far. `rules` are the rules to
+ * compare patterns with. The exit status is 1 if MONITOR could not begin anywhere, or the file can't be read. */
 int monitor_feed(const struct upstream_config *upstream, const struct lock_rules *rules, int64_t for_ms, uint64_t seed);
-/* Reads a file; "-" is standard input. */
 int monitor_feed_file(const char *path, const struct lock_rules *rules, uint64_t seed);

@@ -31,7 +31,7 @@ struct incident {
     char action[160];
 };
 
-/* The sum of a group, or of a client over all rules and kinds; valid during the call. */
+/* The sum of a group, or of a client over all rules and kinds. */
 struct incident_sum {
     const struct incident *last;
     const char *kind; /* of a client: the kind with most incidents */
@@ -57,22 +57,20 @@ void incidents_add(struct incidents *i, const struct incident *incident, const c
 /* Logs the repeats of the last 10 s, to be called about once a second; with `all`, all pending counts, at the end of
  * the process. Thread-safe. */
 void incidents_tell(struct incidents *i, int64_t now_ms, bool all);
-/* Calls `fn` for the selected incidents, newest first, at most max. `fn` must not call this module. False: the pattern
- * takes too long to match, and some may be missing. Thread-safe. */
+/* Call `fn` at most max times; `fn` must not call this module. Thread-safe. For the selected incidents, newest first.
+ * False: the pattern takes too long to match, and some may be missing. */
 bool incidents_each(struct incidents *i, const struct incident_filter *wanted, size_t max,
                     void (*fn)(void *arg, const struct incident *incident), void *arg);
-/* Does the same for groups, those with most incidents first: groups of the selected kind with an incident in the
- * selected time. The selected key is ignored. */
+/* For groups of the selected kind with an incident in the selected time, those with most incidents first. */
 void incidents_sums(struct incidents *i, const struct incident_filter *wanted, size_t max,
                     void (*fn)(void *arg, const struct incident_sum *sum), void *arg);
-/* Does the same for clients. Clients without a group of their own are "(others)". */
+/* For clients. Those without a group of their own are "(others)". */
 void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum),
                        void *arg);
 
 /* ---- for people ---- */
 
-/* Appends "10.0.0.5:3321 tried to release lock:a; held by 10.0.0.7 default: refused, ...". A byte of the key that is
- * not printable ASCII is shown as \xNN. */
+/* Appends "10.0.0.5:3321 tried to release lock:a; held by 10.0.0.7 default: refused, ..."; the key in readable form. */
 void incident_sentence(const struct incident *incident, struct text *out);
 /* Appends "2026-01-31 23:59:59.999", local time. */
 void incident_time(int64_t time_ms, struct text *out);

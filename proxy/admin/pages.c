@@ -272,7 +272,7 @@ static void put_status(const struct pages *p, struct text *out) {
 
 /* ---- the pages ----------------------------------------------------------------------------------- */
 
-/* The bytes of page.html, embedded at build time. */
+/* page.html, embedded at build time */
 extern const unsigned char page_html[];
 extern const unsigned page_html_len;
 

@@ -1,7 +1,4 @@
-/*
- * What the files of proxy/worker/ share: how a worker accepts and what it asks Redis, its board for other threads, and
- * functions that metrics and reports use.
- */
+/* What the files of proxy/worker/ share. */
 #pragma once
 
 #include <stdatomic.h>
@@ -36,9 +33,8 @@ struct asked_master {
     char why[MASTER_WHY_MAX]; /* why it gives no lock; "": it is well, as far as is known */
 };
 
-/* What Redis does when its memory is full. */
 struct eviction_state {
-    unsigned policy; /* an index of POLICIES */
+    unsigned policy; /* when the memory is full: an index of POLICIES */
     bool evicts;     /* and there is a maxmemory that can be reached */
     size_t master;   /* the index of the master */
 };
@@ -131,14 +127,12 @@ void presence_end(struct worker *w);
 
 /* Adds up the counters of all workers. */
 void counters_now(const struct proxy_shared *shared, struct counter_sums *sums);
-/* The resident memory of the process. */
 long long resident_bytes(void);
 
 /* ---- accept.c: listening sockets, and clients that have no session yet ---- */
 
-/* Takes over the descriptors; does not accept yet. */
+/* Takes over the descriptors; accept_start begins to accept. */
 void accept_init(struct worker *w, const struct worker_socket *sockets, size_t count);
-/* Begins to accept clients. */
 void accept_start(struct worker *w);
 /* Closes the sockets; with `shared_only` those that another process also has, which accepts the clients that wait.
  * Clients without a session yet go on. May be called twice. */

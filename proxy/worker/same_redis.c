@@ -33,7 +33,6 @@
  * A Redis without the mark has other data. The proxy goes there only after the old Redis was out of reach three times
  * in a row.
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,6 +58,14 @@ static void build_mark(struct worker *w, const char *command, size_t argc, const
     build_start(w, argc);
     build_text(w, command);
     build_text(w, key);
+}
+
+/* Begins to set a mark of this process to a value, for a time. */
+static void build_set(struct worker *w, const char *what, const char *suffix, const char *value, int64_t ms) {
+    build_mark(w, "SET", 5, what, w->shared->process_id, suffix);
+    build_text(w, value);
+    build_text(w, "PX");
+    build_number(w, ms);
 }
 
 /* Sends what is in w->build. `node` NULL: to the node of the mark, again if the connection is lost. */
@@ -183,7 +190,7 @@ struct host_watch {
     struct host_addresses to;
     char at[RESOLVE_NUMBER_MAX]; /* the first of them */
     enum step step;
-    int64_t number;    /* what the round writes to the other Redis */
+    char number[24];   /* what the round writes to the other Redis */
     bool same, silent; /* the other Redis has the mark; its user may not ask for it */
     unsigned away;     /* how many rounds in a row found the old Redis out of reach */
 };
@@ -257,42 +264,43 @@ static void written(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-static void ask(struct host_watch *h);
+static void answered(struct call *c, const struct call_end *end);
 
-static void next(struct host_watch *h, enum step step) {
+static void ask(struct host_watch *h, enum step step) {
+    struct worker *w = h->w;
+    struct upstream_node *old = upstream_master(w->upstream, 0), *other = upstream_host_node(w->upstream, &h->to);
     h->step = step;
-    ask(h);
-}
-
-/* Takes the answer of the other Redis to the first two questions. */
-static void other_answered(struct host_watch *h, const struct call_end *end, const char *error) {
-    char why[ERROR_MAX + 32];
-    snprintf(why, sizeof(why), "that Redis says: %s", error);
-    h->silent |= lock_space_forbidden(error);
-    if (error[0] && !h->silent) {
-        stay(h, why);
-    } else if (h->step == STEP_MARK) {
-        h->same = call_end_is(end, h->w->shared->process_id);
-        next(h, STEP_WRITE);
-    } else if (h->doubt == DOUBT_READONLY && !error[0]) {
-        move(h, "the Redis before it is a replica");
-    } else {
-        next(h, h->silent ? STEP_OLD : STEP_SAME);
-    }
+    upstream_try_now(w->upstream);
+    if (step == STEP_OLD)
+        build_lock_question(w, MARK_SLOT);
+    else if (step == STEP_WRITE)
+        build_set(w, "host-", "-new", h->number, NEW_MS);
+    else
+        build_mark(w, "GET", 2, "host-", w->shared->process_id, step == STEP_SAME ? "-new" : "");
+    ask_node(w, step < STEP_SAME ? other : old, answered);
 }
 
 static void answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct host_watch *h = thread_of(w)->hosts;
-    char error[ERROR_MAX], number[24];
+    char error[ERROR_MAX], why[ERROR_MAX + 32];
     error_of(end, error);
-    snprintf(number, sizeof(number), "%" PRId64, h->number);
-    bool away = end->error && end->why != UPSTREAM_REFUSED, same = h->step == STEP_SAME && call_end_is(end, number);
+    snprintf(why, sizeof(why), "that Redis says: %s", error);
+    bool away = end->error && end->why != UPSTREAM_REFUSED;
+    bool found = call_end_is(end, h->step == STEP_MARK ? w->shared->process_id : h->number);
     request_reply(c->request, "", 0, true);
+    h->silent |= h->step < STEP_SAME && lock_space_forbidden(error);
     if (w->over || w->stopping) {
         h->busy = false;
-    } else if (h->step < STEP_SAME) {
-        other_answered(h, end, error);
+    } else if (h->step < STEP_SAME && error[0] && !h->silent) {
+        stay(h, why);
+    } else if (h->step == STEP_MARK) {
+        h->same = found;
+        ask(h, STEP_WRITE);
+    } else if (h->step == STEP_WRITE && h->doubt == DOUBT_READONLY && !error[0]) {
+        move(h, "the Redis before it is a replica");
+    } else if (h->step == STEP_WRITE) {
+        ask(h, h->silent ? STEP_OLD : STEP_SAME);
     } else if (away && !h->same && ++h->away < AWAY_LEAST) {
         stay(h, "that Redis has other data, and the one before it may come back");
     } else if (away) {
@@ -300,10 +308,10 @@ static void answered(struct call *c, const struct call_end *end) {
             log_warning("The upstream's Redis is out of reach, and the one at %s has other data: leases are lost",
                         h->at);
         move(h, "the Redis before it is out of reach");
-    } else if (same) {
+    } else if (h->step == STEP_SAME && found) {
         move(h, "it is the same Redis, or its master");
     } else if (h->step == STEP_SAME) {
-        next(h, STEP_OLD);
+        ask(h, STEP_OLD);
     } else if (strncmp(error, "READONLY ", strlen("READONLY ")) == 0) {
         move(h, "the Redis before it is a replica");
     } else {
@@ -312,30 +320,6 @@ static void answered(struct call *c, const struct call_end *end) {
                 : h->same ? "that Redis takes writes, and the one before it still does too"
                           : "that Redis has other data, and the one before it still answers");
     }
-}
-
-static void ask(struct host_watch *h) {
-    struct worker *w = h->w;
-    struct upstream_node *old = upstream_master(w->upstream, 0), *other = upstream_host_node(w->upstream, &h->to);
-    upstream_try_now(w->upstream);
-    switch (h->step) {
-    case STEP_MARK:
-        build_mark(w, "GET", 2, "host-", w->shared->process_id, "");
-        break;
-    case STEP_WRITE:
-        build_mark(w, "SET", 5, "host-", w->shared->process_id, "-new");
-        build_number(w, h->number);
-        build_text(w, "PX");
-        build_number(w, NEW_MS);
-        break;
-    case STEP_SAME:
-        build_mark(w, "GET", 2, "host-", w->shared->process_id, "-new");
-        break;
-    case STEP_OLD:
-        build_lock_question(w, MARK_SLOT);
-        break;
-    }
-    ask_node(w, h->step < STEP_SAME ? other : old, answered);
 }
 
 /* ---- looking ------------------------------------------------------------------------------------------ */
@@ -366,19 +350,16 @@ static void on_found(void *arg, const struct addrinfo *list, const char *error) 
         h->away = 0;
         h->to = now;
         if (h->marked_ms == 0 || worker_steady_ms(w) - h->marked_ms >= HOST_MARK_MS / 2) {
-            build_mark(w, "SET", 5, "host-", w->shared->process_id, "");
-            build_text(w, w->shared->process_id);
-            build_text(w, "PX");
-            build_number(w, HOST_MARK_MS);
+            build_set(w, "host-", "", w->shared->process_id, HOST_MARK_MS);
             ask_node(w, upstream_master(w->upstream, 0), written);
         }
         go(h); /* threads that began at another address */
         return;
     }
     resolve_number((const struct sockaddr *)(const void *)&h->to.at[0], h->to.lens[0], h->at);
-    h->number = worker_steady_ms(w);
+    snprintf(h->number, sizeof(h->number), "%lld", (long long)worker_steady_ms(w));
     h->same = h->silent = false;
-    next(h, STEP_MARK);
+    ask(h, STEP_MARK);
 }
 
 void host_watch_tick(struct worker *w) {

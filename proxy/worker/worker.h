@@ -56,16 +56,15 @@ void worker_set_config(struct worker *w, const struct config *config);
 /* Reports what operators may see, from the worker's own thread. Of locks it shows the result of w->walk; without one
  * PROXY LOCKS searches itself, and PROXY TOP shows none that is held. False: the pattern takes too long to match. */
 bool worker_report(struct worker *w, enum report_kind kind, const struct report *r);
-/* worker_report_metrics reports for /metrics, over all threads. worker_unready: whether, as far as is known, no lock
- * could be had now, or with `all` the locks of some slots, or those under quorum, could not; appends the reason to
- * `why`. In the thread of the worker; worker_report_metrics in the first one's. */
+/* Reports for /metrics, over all threads, from the first worker's. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);
+/* Whether, as far as is known, no lock could be had now, or with `all` the locks of some slots, or those under quorum,
+ * could not; appends the reason to `why`. In the worker's thread. */
 bool worker_unready(struct worker *w, bool all, struct text *why);
 /* How many key patterns seen since then look like locks and match no rule. */
 size_t worker_unruled(struct worker *w, int64_t since_ms);
-/* Writes the mark by which a new process knows its Redis (same_redis.c), for two minutes. Calls `done` once, perhaps
- * before this function returns; `error` is Redis's or the proxy's error, borrowed, or NULL. In the first worker's
- * thread. The mark is copied. */
+/* Writes the mark by which a new process knows its Redis (same_redis.c), for two minutes. Calls `done` once, perhaps at
+ * once; `error` is Redis's or the proxy's error, borrowed, or NULL. In the first worker's thread. */
 void lock_space_mark(struct worker *w, const char *mark, void (*done)(void *arg, const char *error), void *arg);
 /* Whether the error says that the proxy's own user may not use the mark. Then processes can't be compared. */
 bool lock_space_forbidden(const char *error);
