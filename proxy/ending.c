@@ -6,9 +6,8 @@
  *      SIGQUIT           leave: no new clients; connected clients are served until they go, for shutdown-timeout
  *      SIGUSR2           take-over: start the program anew on the same sockets; when it accepts clients, leave
  *
- * SIGTERM turns a leave into a stop. All of this happens in the first worker's loop.
- *
- * The process that takes over is the same program with the same command line, which is read again:
+ * SIGTERM turns a leave into a stop. All of this happens in the first worker's loop. The process that takes over is the
+ * same program with the same command line, which is read again:
  *
  *      this process                                     the new one
  *      SIGUSR2 ── sockets, a pipe ────────────────────> reads its configuration, connects, accepts
@@ -205,9 +204,9 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
     notify_state("READY=1");
 }
 
-/* Starts the program with these descriptors as 3, 4, ..., and with `own` in front of this process's environment. No
- * name of a predecessor's is left in it: inherit_read has removed them. The descriptors are first copied to higher
- * numbers, since they may have one of these numbers. Returns an errno. */
+/* Starts the program with these descriptors as 3, 4, ..., and with `own` in front of this process's environment, from
+ * which inherit_read has removed a predecessor's. The descriptors are first copied to higher numbers, since they may
+ * have one of these numbers. Returns an errno. */
 static int spawn(char **argv, const struct text own[OWN], const int *fds, size_t count, pid_t *pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -245,8 +244,7 @@ static int spawn(char **argv, const struct text own[OWN], const int *fds, size_t
     return failed;
 }
 
-/* Starts the new process. `mark` is what it has to find in its Redis; NULL: nothing. False: that failed, and the log
- * has the reason. */
+/* Starts the new process. `mark` is what it has to find in its Redis; NULL: nothing. False: the log has the reason. */
 static bool start_successor(struct ending *e, const char *mark) {
     struct ev_loop *loop = worker_loop(e->shared->workers[0]);
     const struct listen_set *set = e->listeners;

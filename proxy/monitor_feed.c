@@ -1,13 +1,11 @@
 /*
- * lockkeeper --advise and --advise-from: PROXY ADVISE's report for a Redis without a proxy. Listens to MONITOR, and
- * reads captures. It uses the data plane's connections, so that TLS, logins, clusters and
- * Sentinels work as for the proxy.
+ * lockkeeper --advise and --advise-from: PROXY ADVISE's report for a Redis without a proxy, by MONITOR or a capture of
+ * it. It uses the data plane's connections, so that TLS, logins, clusters and Sentinels work as for the proxy.
  *
  *      each master ── pin, stream ──> lines ──> tap ───────┐
  *           └─ shared: CLIENT LIST, ECHO, PTTL ────────────┴──> observer ──> report
  *
- * MONITOR is a burden, and Redis buffers the output that its listener does not read. So a listener that can't keep up
- * stops.
+ * Redis buffers the output that MONITOR's listener does not read. So a listener that can't keep up stops.
  */
 
 #include "proxy/private.h"

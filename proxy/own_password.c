@@ -32,7 +32,7 @@ enum {
     REFUSED_PAUSE_MS = 2000 /* a node's refusals make the proxy ask no more often */
 };
 
-/* The logins of config_own_login, in words. */
+/* the logins of config_own_login */
 static const char *const SERVERS[CONFIG_LOGINS] = {"Redis", "Sentinels", "witnesses"};
 
 static struct {
@@ -47,15 +47,13 @@ static struct {
 /* ---- file and command ---- */
 
 /* Removes the end of the last line. False: these bytes are no password. */
-static bool trim(char *bytes, size_t *len, char *why, size_t size) {
-    size_t n = *len;
+static bool trim(char *bytes, size_t n, char *why, size_t size) {
     n -= n > 0 && bytes[n - 1] == '\n';
     n -= n > 0 && bytes[n - 1] == '\r';
     bytes[n] = '\0';
     bool right = n > 0 && n < PASSWORD_MAX && strlen(bytes) == n && !strpbrk(bytes, "\r\n");
     if (!right)
         snprintf(why, size, "expected a password of one line, at most %d bytes", PASSWORD_MAX - 1);
-    *len = n;
     return right;
 }
 
@@ -69,7 +67,7 @@ static bool read_file(const char *path, char *bytes, char *why, size_t size) {
         snprintf(why, size, "%s", strerror(errno));
     if (fd >= 0)
         close(fd);
-    return n >= 0 && trim(bytes, &len, why, size);
+    return n >= 0 && trim(bytes, len, why, size);
 }
 
 static void run_command(const char *command, int out, pid_t parent) {
@@ -132,7 +130,7 @@ static bool read_command(const char *command, char *bytes, char *why, size_t siz
         snprintf(why, size, WIFEXITED(status) ? "it exited with status %d" : "it was killed by signal %d",
                  WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
     else
-        return trim(bytes, &len, why, size);
+        return trim(bytes, len, why, size);
     return false;
 }
 
@@ -181,17 +179,6 @@ bool own_password_ask(const struct config *c, bool reload, struct config_errors 
 
 /* ---- the thread ---- */
 
-/* Asks for the passwords that files and commands have. */
-static void ask_again(const struct config *c) {
-    for (size_t i = 0; i < CONFIG_LOGINS; i++) {
-        const struct config_login *l = config_own_login(c, i).login;
-        struct config_errors errors = {0};
-        if ((l->password_file || l->password_command) && !ask(c, i, &errors) && !stopping())
-            log_warning("The proxy's password for %s stays as it is: %s", SERVERS[i], errors.lines.data);
-        config_errors_clear(&errors);
-    }
-}
-
 static void *run(void *arg) {
     pthread_mutex_lock(&watch.mutex);
     while (!watch.stop) {
@@ -209,7 +196,13 @@ static void *run(void *arg) {
         watch.asked_ms = clock_even_ms();
         watch.due_ms = watch.asked_ms + c->upstream_password_refresh_ms;
         pthread_mutex_unlock(&watch.mutex);
-        ask_again(c);
+        for (size_t i = 0; i < CONFIG_LOGINS; i++) {
+            const struct config_login *l = config_own_login(c, i).login;
+            struct config_errors errors = {0};
+            if ((l->password_file || l->password_command) && !ask(c, i, &errors) && !stopping())
+                log_warning("The proxy's password for %s stays as it is: %s", SERVERS[i], errors.lines.data);
+            config_errors_clear(&errors);
+        }
         config_unref(c);
         pthread_mutex_lock(&watch.mutex);
     }

@@ -6,13 +6,11 @@
  *                      ├─> the last ones, if there are listeners ─> PROXY WATCH
  *                      └─> the log: the first at once, the others of 10 s as one line (incidents_tell)
  *
- * A group has the incidents of one kind that one client (one identity) causes under one rule. A client that repeats an
- * incident causes one log line in 10 s, and uses at most 64 rows of its kind's ring in 10 s; after that its newest row
- * counts the further incidents. Memory is allocated only for a new kind or group.
- *
- * There are at most 1,024 groups. For a new one, the group without incidents for longest, at least 10 s, is added to
- * its kind's "(others)". If all groups are busy, the new incident is counted in "(others)". 200 first lines in 10 s are
- * logged at once, and 20 lines of repeats a second. Further lines follow later, with the counts up to then.
+ * A group has the incidents of one kind that one client (one identity) causes under one rule. In 10 s it causes one log
+ * line and uses at most 64 rows of its kind's ring; its newest row counts further incidents. There are at most 1,024
+ * groups. For a new one, the group without incidents for longest, at least 10 s, is added to its kind's "(others)". If
+ * all groups are busy, the new incident is counted there. 200 first lines in 10 s are logged at once, and 20 lines of
+ * repeats a second. Further lines follow later, with the counts up to then.
  */
 #include "proxy/admin/admin.h"
 

@@ -6,12 +6,10 @@
  *                                                                              ├─> libmicrohttpd ──> a page
  *                                                                              └─> connections that are given up
  *
- * Every connection is accepted. If one address, or all together, have too many connections, the oldest connection of
- * the address with most is closed. A normal request is answered long before that. A client that sends byte by byte, or
- * does not read, is closed first, and after 10 s in any case. A connection serves one request.
- *
- * The Host of a request has to be an address, localhost, or a name of this machine. Otherwise a foreign web page could
- * read the pages, if its name was made to point to this address (DNS rebinding).
+ * Every connection is accepted, and serves one request, within 10 s. If one address, or all together, have too many
+ * connections, the oldest connection of the address with most is closed: of a client that sends byte by byte, or does
+ * not read. The Host of a request has to be an address, localhost, or a name of this machine. Otherwise a foreign web
+ * page could read the pages, if its name was made to point to this address (DNS rebinding).
  */
 #include "proxy/admin/admin.h"
 

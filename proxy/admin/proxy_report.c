@@ -44,6 +44,8 @@ struct call {
     struct rows rows;
     struct report report; /* to the rows; its pattern is words[0] */
     bool matched;         /* false: the pattern takes too long, and rows may be missing */
+    bool open;            /* INFO: the current section is wanted */
+    const char *folded;   /* CONTENTION FOLDED: the field with the times */
     struct text *reply;
 };
 
@@ -102,44 +104,36 @@ static void rows_number(void *arg, const char *name, int64_t value) {
 
 /* ---- INFO ---------------------------------------------------------------------------------------- */
 
-struct info {
-    struct text out;
-    const char *wanted; /* one section, in any case; NULL: all */
-    size_t wanted_len;
-    bool open; /* the current section is wanted */
-};
-
 static void info_section(void *arg, const char *name) {
-    struct info *info = arg;
-    info->open = !info->wanted || text_is(info->wanted, info->wanted_len, name);
-    if (info->open)
-        text_printf(&info->out, "%s# %s\r\n", info->out.len > 0 ? "\r\n" : "", name);
+    struct call *c = arg;
+    c->open = !c->report.pattern || text_is(c->report.pattern, c->report.pattern_len, name);
+    if (c->open)
+        text_printf(&c->rows.done, "%s# %s\r\n", c->rows.done.len > 0 ? "\r\n" : "", name);
 }
 
 static void info_line(void *arg, const char *name, const char *format, ...) {
-    struct info *info = arg;
+    struct call *c = arg;
     char value[LINE_MAX];
-    if (!info->open)
+    if (!c->open)
         return;
     va_list args;
     va_start(args, format);
     vsnprintf(value, sizeof(value), format, args);
     va_end(args);
-    text_printf(&info->out, "%s:%s\r\n", name, value);
+    text_printf(&c->rows.done, "%s:%s\r\n", name, value);
 }
 
 static bool do_info(struct call *c) {
-    struct info info = {.wanted = c->report.pattern, .wanted_len = c->report.pattern_len};
-    struct report report = {.arg = &info, .section = info_section, .line = info_line};
+    struct report report = {.arg = c, .section = info_section, .line = info_line};
+    const struct text *out = &c->rows.done;
     (void)c->source->report(c->source->worker, REPORT_INFO, &report);
     if (c->rows.shape == SHAPE_RESP3) {
-        text_printf(c->reply, "=%zu\r\ntxt:", info.out.len + 4);
-        text_append(c->reply, info.out.data, info.out.len);
+        text_printf(c->reply, "=%zu\r\ntxt:", out->len + 4);
+        text_append(c->reply, out->data, out->len);
         text_append(c->reply, "\r\n", 2);
     } else {
-        text_bulk(c->reply, info.out.data ? info.out.data : "", info.out.len);
+        text_bulk(c->reply, out->data ? out->data : "", out->len);
     }
-    text_clear(&info.out);
     return true;
 }
 
@@ -283,20 +277,13 @@ static bool do_slowlog(struct call *c) {
 
 /* ---- LATENCY ----------------------------------------------------------------------------------------- */
 
-struct latencies {
-    struct rows *rows;
-    const char *wanted; /* the name; NULL: all */
-    size_t wanted_len;
-};
-
 /* Adds a histogram in the form of Redis's LATENCY HISTOGRAM: counts up to each bound, where they grow. */
 static void add_latency(void *arg, const char *name, const struct histogram *h) {
-    struct latencies *l = arg;
-    struct text *out = &l->rows->done;
-    struct text pairs = {0};
+    struct call *c = arg;
+    struct text *out = &c->rows.done, pairs = {0};
     uint64_t calls = 0;
     size_t bounds = 0;
-    if (l->wanted && !text_is(l->wanted, l->wanted_len, name))
+    if (c->report.pattern && !text_is(c->report.pattern, c->report.pattern_len, name))
         return;
     for (size_t i = 0; i <= HISTOGRAM_BOUNDS; i++) {
         calls += h->counts[i];
@@ -307,16 +294,15 @@ static void add_latency(void *arg, const char *name, const struct histogram *h) 
         bounds++;
     }
     text_bulk(out, name, strlen(name));
-    put_map(out, l->rows->shape, 2);
+    put_map(out, c->rows.shape, 2);
     text_printf(out, "$5\r\ncalls\r\n:%llu\r\n$14\r\nhistogram_usec\r\n", (unsigned long long)calls);
-    put_map(out, l->rows->shape, bounds);
+    put_map(out, c->rows.shape, bounds);
     text_append(out, pairs.data, pairs.len);
     text_clear(&pairs);
-    l->rows->row_count++;
+    c->rows.row_count++;
 }
 
 static bool do_latency(struct call *c) {
-    struct latencies l = {.rows = &c->rows};
     bool clients = word_is(c, 0, "clients");
     if (c->count == 1 && word_is(c, 0, "reset")) {
         latency_reset(c->source->latency);
@@ -325,11 +311,11 @@ static bool do_latency(struct call *c) {
     }
     if (c->count > 1u + clients)
         return false;
-    if (c->count > (size_t)clients) {
-        l.wanted = c->words[clients];
-        l.wanted_len = c->lens[clients];
+    if (clients) {
+        c->report.pattern = c->count > 1 ? c->words[1] : NULL;
+        c->report.pattern_len = c->count > 1 ? c->lens[1] : 0;
     }
-    latency_each(c->source->latency, clients ? LATENCY_CLIENTS : LATENCY_COMMANDS, add_latency, &l);
+    latency_each(c->source->latency, clients ? LATENCY_CLIENTS : LATENCY_COMMANDS, add_latency, c);
     put_map(c->reply, c->rows.shape, c->rows.row_count);
     text_append(c->reply, c->rows.done.data, c->rows.done.len);
     return true;
@@ -338,30 +324,24 @@ static bool do_latency(struct call *c) {
 /* ---- CONTENTION -------------------------------------------------------------------------------------- */
 
 /* Rows as folded stacks, which flame graphs are made of: "pattern;client us". */
-struct folded {
-    struct rows *rows;
-    struct text stack;
-    const char *wanted; /* the field with the times */
-};
-
 static void folded_row(void *arg) {
-    ((struct folded *)arg)->stack.len = 0;
+    ((struct call *)arg)->rows.row.len = 0;
 }
 
 static void folded_text(void *arg, const char *name, const char *value, size_t len) {
-    struct folded *f = arg;
+    struct text *stack = &((struct call *)arg)->rows.row;
     (void)name;
-    text_append(&f->stack, ";", f->stack.len > 0);
+    text_append(stack, ";", stack->len > 0);
     for (size_t i = 0; i < len; i++)
-        text_append_visible(&f->stack, value[i] == ';' ? ":" : value + i, 1);
+        text_append_visible(stack, value[i] == ';' ? ":" : value + i, 1);
 }
 
 static void folded_number(void *arg, const char *name, int64_t ms) {
-    struct folded *f = arg;
-    if (ms == 0 || strcmp(name, f->wanted) != 0)
+    struct call *c = arg;
+    if (ms == 0 || strcmp(name, c->folded) != 0)
         return;
-    text_printf(&f->stack, " %lld", (long long)ms * 1000);
-    add_line(f->rows, name, f->stack.data, f->stack.len);
+    text_printf(&c->rows.row, " %lld", (long long)ms * 1000);
+    add_line(&c->rows, name, c->rows.row.data, c->rows.row.len);
 }
 
 static bool do_contention(struct call *c) {
@@ -370,12 +350,11 @@ static bool do_contention(struct call *c) {
         return true;
     }
     bool held = word_is(c, 1, "held");
-    struct folded f = {.rows = &c->rows, .wanted = held ? "held-ms" : "waited-ms"};
-    struct report report = {.arg = &f, .row = folded_row, .text = folded_text, .number = folded_number};
+    struct report report = {.arg = c, .row = folded_row, .text = folded_text, .number = folded_number};
     if (c->rows.shape == SHAPE_LINES || !word_is(c, 0, "folded") || (!held && !word_is(c, 1, "waited")))
         return false;
+    c->folded = held ? "held-ms" : "waited-ms";
     (void)c->source->report(c->source->worker, REPORT_TIMES, &report);
-    text_clear(&f.stack);
     return true;
 }
 
