@@ -186,27 +186,23 @@ bool live_check(const struct config *config, bool ports, struct config_errors *e
     return errors->count == 0;
 }
 
-static void look_up(const char *directive, const struct config_words *addresses, void (*tell)(const char *text)) {
-    for (size_t i = 0; i < addresses->count; i++) {
-        const char *text = addresses->words[i];
+void live_look_up(const struct config *c, void (*tell)(const char *text)) {
+    size_t upstreams = c->upstream_addresses.count;
+    for (size_t i = 0; i < upstreams + c->witnesses.count; i++) {
+        const char *text = i < upstreams ? c->upstream_addresses.words[i] : c->witnesses.words[i - upstreams];
         struct address at;
         struct addrinfo *found = NULL;
         char said[512];
         if (!address_parse(text, strlen(text), &at) || at.port == 0 || resolve_is_number(at.host))
             continue;
         int error = getaddrinfo(at.host, NULL, NULL, &found);
-        snprintf(said, sizeof(said), "%s %s: the name does not resolve on this machine: %s", directive, text,
-                 error ? gai_strerror(error) : "");
+        snprintf(said, sizeof(said), "%s %s: the name does not resolve on this machine: %s",
+                 i < upstreams ? "upstream" : "witness", text, error ? gai_strerror(error) : "");
         if (error)
             tell(said);
         else
             freeaddrinfo(found);
     }
-}
-
-void live_look_up(const struct config *c, void (*tell)(const char *text)) {
-    look_up("upstream", &c->upstream_addresses, tell);
-    look_up("witness", &c->witnesses, tell);
 }
 
 /* ---- descriptors ----------------------------------------------------------------------------------- */

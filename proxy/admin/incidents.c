@@ -124,19 +124,6 @@ void incidents_free(struct incidents *i) {
 
 /* ---- the log ---------------------------------------------------------------------------------------- */
 
-/* Writes 4,940 for 4940. */
-static void with_commas(char *to, size_t size, uint64_t number) {
-    char digits[24];
-    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)number);
-    size_t n = 0;
-    for (int i = 0; i < len && n + 2 < size; i++) {
-        if (i > 0 && (len - i) % 3 == 0)
-            to[n++] = ',';
-        to[n++] = digits[i];
-    }
-    to[n] = '\0';
-}
-
 static struct log_field text_field(const char *name, const char *text) {
     return (struct log_field){.name = name, .text = text, .len = strlen(text)};
 }
@@ -144,7 +131,7 @@ static struct log_field text_field(const char *name, const char *text) {
 /* Logs an incident. Its own copy of the action may be cut. count > 0: the line stands for so many incidents in so many
  * seconds, of which this is the last. */
 static void write_line(const struct incident *e, const char *action, uint64_t count, int64_t seconds) {
-    char key[KEY_MAX + 1], number[32], often[96] = ":";
+    char key[KEY_MAX + 1], digits[24], number[32], often[96] = ":";
     text_printable(key, sizeof(key), e->key, e->key_len, '.');
     const struct log_field fields[] = {text_field("kind", e->kind),
                                        text_field("rule", e->rule),
@@ -157,7 +144,14 @@ static void write_line(const struct incident *e, const char *action, uint64_t co
                                        {.name = "count", .number = (long long)(count ? count : 1)},
                                        {.name = "seconds", .number = seconds}};
     size_t field_count = sizeof(fields) / sizeof(fields[0]) - (count ? 0 : 1);
-    with_commas(number, sizeof(number), count);
+    size_t n = 0;
+    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)count);
+    for (int i = 0; i < len; i++) { /* 4,940 for 4940 */
+        if (i > 0 && (len - i) % 3 == 0)
+            number[n++] = ',';
+        number[n++] = digits[i];
+    }
+    number[n] = '\0';
     if (count)
         snprintf(often, sizeof(often), " x %s in %lld s: last", number, (long long)seconds);
     log_write_fields(LOG_LEVEL_NOTICE, fields, field_count, "incident %s%s %s on %s by %s%s%s: %s", e->kind, often,
@@ -409,14 +403,21 @@ static int worst_first(const void *a, const void *b) {
     return x->count != y->count ? (x->count < y->count ? 1 : -1) : x->last->time_ms < y->last->time_ms ? 1 : -1;
 }
 
-/* Adds up a client's groups, which begin at all[0], sorted by kind. Returns how many groups they are. */
-static size_t sum_client(const struct group *const *all, size_t count, struct incident_sum *c) {
-    size_t n = 0;
-    uint64_t of_kind = 0;
-    *c = (struct incident_sum){.last = &all[0]->last};
-    for (; n < count && strcmp(all[n]->last.identity, all[0]->last.identity) == 0; n++) {
-        const struct group *g = all[n];
-        of_kind = n > 0 && all[n - 1]->kind == g->kind ? of_kind + g->count : g->count;
+void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum),
+                       void *arg) {
+    pthread_mutex_lock(&i->mutex);
+    size_t count, clients = 0;
+    const struct group **all = groups_sorted(i, &(struct incident_filter){0}, by_client_and_kind, &count);
+    struct incident_sum *sums = memory_alloc((count + 1) * sizeof(*sums));
+    for (size_t n = 0, of_kind = 0; n < count; n++) { /* a client's groups follow each other, by kind */
+        const struct group *g = all[n], *before = n > 0 ? all[n - 1] : NULL;
+        bool same = before && strcmp(before->last.identity, g->last.identity) == 0;
+        if (g->last.identity[0] == '\0') /* the proxy's own incidents */
+            continue;
+        if (!same)
+            sums[clients++] = (struct incident_sum){.last = &g->last};
+        struct incident_sum *c = &sums[clients - 1];
+        of_kind = same && before->kind == g->kind ? of_kind + g->count : g->count;
         c->count += g->count;
         if (of_kind > c->kind_count) {
             c->kind = g->kind->name;
@@ -424,19 +425,6 @@ static size_t sum_client(const struct group *const *all, size_t count, struct in
         }
         if (g->last.time_ms > c->last->time_ms)
             c->last = &g->last;
-    }
-    return n;
-}
-
-void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum),
-                       void *arg) {
-    pthread_mutex_lock(&i->mutex);
-    size_t count, clients = 0;
-    const struct group **all = groups_sorted(i, &(struct incident_filter){0}, by_client_and_kind, &count);
-    struct incident_sum *sums = memory_alloc((count + 1) * sizeof(*sums));
-    for (size_t n = 0; n < count;) {
-        n += sum_client(all + n, count - n, &sums[clients]);
-        clients += sums[clients].last->identity[0] != '\0'; /* not the proxy's own incidents */
     }
     if (clients > 0)
         qsort(sums, clients, sizeof(*sums), worst_first);

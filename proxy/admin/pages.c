@@ -399,24 +399,6 @@ static enum MHD_Result note_host(void *arg, enum MHD_ValueKind kind, const char 
     return MHD_YES;
 }
 
-/* Whether the request's Host was refused. HTTP/1.0 has no Host, but no browser speaks it. */
-static bool refuse_host(struct pages *p, struct MHD_Connection *connection, const char *version,
-                        enum MHD_Result *result) {
-    struct hosts hosts = {.count = 0};
-    MHD_get_connection_values(connection, MHD_HEADER_KIND, note_host, &hosts);
-    if (hosts.count == 0 && strcmp(version, "HTTP/1.0") == 0)
-        return false;
-    if (hosts.count == 1 && host_is_ours(hosts.name, p->source.names, p->source.name_count))
-        return false;
-    if (hosts.count == 1)
-        *result = answer_text(connection, MHD_HTTP_MISDIRECTED_REQUEST,
-                              "lockkeeper is not known under the name in the request's Host header: use an "
-                              "address or localhost, or add the name to admin-host\n");
-    else
-        *result = answer_text(connection, MHD_HTTP_BAD_REQUEST, "a request has one Host\n");
-    return true;
-}
-
 /* PAGES: there is no such page. */
 static enum page page_of(struct MHD_Connection *connection, const char *url) {
     for (enum page page = 0; page < PAGES; page++) {
@@ -436,13 +418,19 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
     struct pages *p = arg;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct visit *visit = info ? info->socket_context : NULL;
-    enum MHD_Result result;
+    struct hosts hosts = {.count = 0};
     if (!visit)
         return MHD_NO;
     if (visit->gathered)
         return p->status ? MHD_queue_response(connection, MHD_HTTP_OK, p->status) : MHD_NO;
-    if (refuse_host(p, connection, version, &result))
-        return result;
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, note_host, &hosts);
+    bool nameless = hosts.count == 0 && strcmp(version, "HTTP/1.0") == 0; /* no browser speaks it */
+    if (!nameless && hosts.count != 1)
+        return answer_text(connection, MHD_HTTP_BAD_REQUEST, "a request has one Host\n");
+    if (!nameless && !host_is_ours(hosts.name, p->source.names, p->source.name_count))
+        return answer_text(connection, MHD_HTTP_MISDIRECTED_REQUEST,
+                           "lockkeeper is not known under the name in the request's Host header: use an "
+                           "address or localhost, or add the name to admin-host\n");
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return answer_text(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "this page can only be read\n");
     enum page page = page_of(connection, url);
@@ -460,7 +448,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
     struct MHD_Response *response = render(p, page, &status);
     if (!response)
         return MHD_NO;
-    result = MHD_queue_response(connection, status, response);
+    enum MHD_Result result = MHD_queue_response(connection, status, response);
     MHD_destroy_response(response);
     return result;
 }

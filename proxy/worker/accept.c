@@ -236,8 +236,6 @@ static void accept_resume(struct ev_loop *loop, struct ev_timer *timer, int even
         listen_all(w, true);
 }
 
-static const char FULL[] = "-ERR max number of clients reached\r\n";
-
 /* Refuses a client. It gets the error in plain text, but not on a TLS port, since there was no handshake. */
 static void refuse_client(struct worker *w, int fd, bool tls, const char *error) {
     invariant(atomic_load(&w->shared->clients) > 0, "no client is counted");
@@ -261,7 +259,7 @@ static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
             return;
         }
         if ((int64_t)atomic_fetch_add(&w->shared->clients, 1) >= w->shared->maxclients) {
-            refuse_client(w, fd, l->tls, FULL);
+            refuse_client(w, fd, l->tls, "-ERR max number of clients reached\r\n");
             continue;
         }
         if (worker_denies(w, &peer)) {

@@ -102,21 +102,6 @@ static bool lasts(const struct request *r) {
 /* The owner of a request that may take any time, while its node answers others. */
 static const struct request_owner_ops patient_ops = {.may_last = lasts};
 
-/* The answer may come at once. */
-static void ask(struct worker *w, size_t master, struct asked_master *m, bool lost) {
-    struct upstream_lane lane = {.dedicated = lost ? 0 : upstream_dedicated_own(w->upstream), .protocol = 2};
-    struct request *r = request_internal(w);
-    request_own(r, &m->owner, &patient_ops);
-    r->call.done = readiness_answered;
-    if (lost) {
-        build_start(w, 1);
-        build_text(w, "PING");
-    } else {
-        build_lock_question(w, m->slot);
-    }
-    call_submit_master_lane(&r->call, master, &lane, w->build.data, w->build.len);
-}
-
 void readiness_ask(struct worker *w) {
     struct worker_thread *t = thread_of(w);
     if (w->stopping)
@@ -152,8 +137,19 @@ void readiness_ask(struct worker *w) {
         if (m->slot == SLOT_NONE || upstream_node_of_slot(w->upstream, m->slot) != node)
             m->slot = upstream_slot_of_node(w->upstream, node);
         m->asked = lost || m->slot != SLOT_NONE;
-        if (m->asked)
-            ask(w, i, m, lost);
+        if (!m->asked)
+            continue;
+        struct upstream_lane lane = {.dedicated = lost ? 0 : upstream_dedicated_own(w->upstream), .protocol = 2};
+        struct request *r = request_internal(w);
+        request_own(r, &m->owner, &patient_ops);
+        r->call.done = readiness_answered;
+        if (lost) {
+            build_start(w, 1);
+            build_text(w, "PING");
+        } else {
+            build_lock_question(w, m->slot);
+        }
+        call_submit_master_lane(&r->call, i, &lane, w->build.data, w->build.len); /* the answer may come at once */
     }
 }
 
