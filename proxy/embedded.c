@@ -33,9 +33,9 @@ struct embedded {
     struct embedded *next;
     pid_t pid;
     char folder[PATH_SIZE];
-    char socket[PATH_SIZE + 16];
-    char address[PATH_SIZE + 32];
-    struct ev_loop *loop; /* NULL: the server is not watched */
+    char address[PATH_SIZE + 32]; /* unix:SOCKET */
+    const char *socket;           /* in the address */
+    struct ev_loop *loop;         /* NULL: the server is not watched */
     struct ev_io end;
     struct ev_timer again;
     int pidfd;
@@ -88,8 +88,8 @@ const char *embedded_start(struct embedded **servers, const struct embedded_role
         memory_free(e);
         return NULL;
     }
-    snprintf(e->socket, sizeof(e->socket), "%s/redis.sock", e->folder);
-    snprintf(e->address, sizeof(e->address), "unix:%s", e->socket);
+    snprintf(e->address, sizeof(e->address), "unix:%s/redis.sock", e->folder);
+    e->socket = e->address + strlen("unix:");
     e->pidfd = -1;
     fork_server(e);
     for (int i = 0; e->pid > 0 && i < START_TRIES; i++) {

@@ -51,8 +51,8 @@ struct application {
     const char *embedded_addresses[1];
     char process_id[UUID_TEXT];
     struct text upstream_text;
-    struct ev_signal signals[6];              /* of SIGNALS */
-    struct ev_timer second;                   /* for repeated incidents, and for locks without a rule */
+    struct ev_signal signals[6]; /* of SIGNALS */
+    struct ev_timer second;
     int64_t unruled_seen_ms, unruled_told_ms; /* when such locks were first seen since the last log line; when they were
                                                  last logged; 0: not yet */
     struct ending ending;
@@ -81,12 +81,16 @@ static void record_incident(void *arg, const struct lock_incident *i) {
     incidents_add(app->incidents, &out, i->action ? i->action : "");
 }
 
-/* Logs that there are locks without a rule: a little after they are seen, so that one line covers them all, then once
- * an hour as long as they are in use. */
-static void tell_unruled(struct application *app, int64_t now_ms) {
+static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) {
     enum { AFTER_MS = 10 * 1000, AGAIN_MS = 60 * 60 * 1000 };
-    char text[ADVISE_UNRULED_MAX];
+    struct application *app = timer->data;
     struct worker *first = app->shared.workers[0];
+    char text[ADVISE_UNRULED_MAX];
+    int64_t now_ms = clock_even_ms();
+    incidents_tell(app->incidents, clock_wall_ms(), false);
+    ending_tell(&app->ending, false);
+    /* Locks without a rule are logged a little after they are seen, so that one line covers them all, then once an hour
+     * as long as they are in use. */
     if ((app->unruled_told_ms > 0 && now_ms - app->unruled_told_ms < AGAIN_MS) ||
         worker_unruled(first, app->unruled_told_ms) == 0)
         return;
@@ -98,13 +102,6 @@ static void tell_unruled(struct application *app, int64_t now_ms) {
     log_warning("%s: PROXY ADVISE", text);
     app->unruled_told_ms = now_ms;
     app->unruled_seen_ms = 0;
-}
-
-static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct application *app = timer->data;
-    incidents_tell(app->incidents, clock_wall_ms(), false);
-    tell_unruled(app, clock_even_ms());
-    ending_tell(&app->ending, false);
 }
 
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */

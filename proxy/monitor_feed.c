@@ -112,19 +112,6 @@ static void say(void *arg, const char *line, size_t len) {
     printf("%.*s\n", (int)len, line);
 }
 
-static void sum(struct overheard *to, const struct overheard *from) {
-    to->lines += from->lines;
-    to->garbage += from->garbage;
-    to->attempts += from->attempts;
-    to->assumed += from->assumed;
-    to->unsure += from->unsure;
-    to->nameless += from->nameless;
-    if (from->first_ms && (!to->first_ms || from->first_ms < to->first_ms))
-        to->first_ms = from->first_ms;
-    if (from->last_ms > to->last_ms)
-        to->last_ms = from->last_ms;
-}
-
 static void report(struct observer *a, const struct lock_rules *rules, const struct overheard *c, uint64_t too_long) {
     size_t said = 0;
     printf("# %llu commands in %lld s", (unsigned long long)c->lines,
@@ -450,7 +437,17 @@ int monitor_feed(const struct upstream_config *config, const struct lock_rules *
     for (size_t i = 0; i < x.count; i++) {
         struct ear *e = x.ears[i];
         tap_end(e->tap);
-        sum(&counts, tap_counts(e->tap));
+        const struct overheard *c = tap_counts(e->tap);
+        counts.lines += c->lines;
+        counts.garbage += c->garbage;
+        counts.attempts += c->attempts;
+        counts.assumed += c->assumed;
+        counts.unsure += c->unsure;
+        counts.nameless += c->nameless;
+        if (c->first_ms && (!counts.first_ms || c->first_ms < counts.first_ms))
+            counts.first_ms = c->first_ms;
+        if (c->last_ms > counts.last_ms)
+            counts.last_ms = c->last_ms;
         too_long += e->lines.too_long;
         if (e->lost[0])
             fprintf(stderr, "lockkeeper: MONITOR %s: %s\n", e->begun ? "has ended" : "did not begin", e->lost);

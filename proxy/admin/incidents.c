@@ -350,29 +350,37 @@ bool incidents_each(struct incidents *i, const struct incident_filter *wanted, s
 }
 
 static int most_first(const void *a, const void *b) {
-    const struct group *const *x = a, *const *y = b;
-    if ((*x)->count != (*y)->count)
-        return (*x)->count < (*y)->count ? 1 : -1;
-    return (*x)->last.time_ms < (*y)->last.time_ms ? 1 : (*x)->last.time_ms > (*y)->last.time_ms ? -1 : 0;
+    const struct incident_sum *x = a, *y = b;
+    if (x->count != y->count)
+        return x->count < y->count ? 1 : -1;
+    return x->last->time_ms < y->last->time_ms ? 1 : x->last->time_ms > y->last->time_ms ? -1 : 0;
 }
 
-static bool is_wanted(const struct incident_filter *wanted, const struct group *g) {
-    return g->count > 0 && is_of_kind(wanted, g->kind->name) && g->last.time_ms >= wanted->since_ms;
+static int by_client_and_kind(const void *a, const void *b) {
+    const struct incident_sum *x = a, *y = b;
+    int order = strcmp(x->last->identity, y->last->identity);
+    return order ? order : strcmp(x->kind, y->kind);
 }
 
-/* Collects the groups of the selected kind and time, in this order. The caller frees them. */
-static const struct group **groups_sorted(const struct incidents *i, const struct incident_filter *wanted,
-                                          int (*order)(const void *, const void *), size_t *count) {
-    const struct group **all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(struct group *));
+/* Adds the group's sum, if the group is of the selected kind and time. */
+static void add_sum(struct incident_sum *all, size_t *count, const struct group *g,
+                    const struct incident_filter *wanted) {
+    if (g->count > 0 && is_of_kind(wanted, g->kind->name) && g->last.time_ms >= wanted->since_ms)
+        all[(*count)++] =
+            (struct incident_sum){.last = &g->last, .kind = g->kind->name, .count = g->count, .first_ms = g->first_ms};
+}
+
+/* The sums of the selected groups, in this order. The caller frees them. */
+static struct incident_sum *sums_sorted(const struct incidents *i, const struct incident_filter *wanted,
+                                        int (*order)(const void *, const void *), size_t *count) {
+    struct incident_sum *all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(*all));
     *count = 0;
     TABLE_FOREACH(it, &i->groups)
-    if (is_wanted(wanted, LIST_ENTRY(it, struct group, link)))
-        all[(*count)++] = LIST_ENTRY(it, struct group, link);
+    add_sum(all, count, LIST_ENTRY(it, struct group, link), wanted);
     for (size_t k = 0; k < i->kind_count; k++)
-        if (is_wanted(wanted, &i->kinds[k]->others))
-            all[(*count)++] = &i->kinds[k]->others;
+        add_sum(all, count, &i->kinds[k]->others, wanted);
     if (*count > 0)
-        qsort(all, *count, sizeof(struct group *), order);
+        qsort(all, *count, sizeof(*all), order);
     return all;
 }
 
@@ -380,59 +388,45 @@ void incidents_sums(struct incidents *i, const struct incident_filter *wanted, s
                     void (*fn)(void *arg, const struct incident_sum *sum), void *arg) {
     pthread_mutex_lock(&i->mutex);
     size_t count;
-    const struct group **all = groups_sorted(i, wanted, most_first, &count);
-    for (size_t n = 0; n < count && n < max; n++) {
-        const struct group *g = all[n];
-        struct incident_sum sum = {.last = &g->last, .kind = g->kind->name, .count = g->count, .first_ms = g->first_ms};
-        fn(arg, &sum);
-    }
+    struct incident_sum *all = sums_sorted(i, wanted, most_first, &count);
+    for (size_t n = 0; n < count && n < max; n++)
+        fn(arg, &all[n]);
     pthread_mutex_unlock(&i->mutex);
     memory_free(all);
-}
-
-/* ---- clients ---------------------------------------------------------------------------------------------- */
-
-static int by_client_and_kind(const void *a, const void *b) {
-    const struct group *const *x = a, *const *y = b;
-    int order = strcmp((*x)->last.identity, (*y)->last.identity);
-    return order ? order : strcmp((*x)->kind->name, (*y)->kind->name);
-}
-
-static int worst_first(const void *a, const void *b) {
-    const struct incident_sum *x = a, *y = b;
-    return x->count != y->count ? (x->count < y->count ? 1 : -1) : x->last->time_ms < y->last->time_ms ? 1 : -1;
 }
 
 void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum),
                        void *arg) {
     pthread_mutex_lock(&i->mutex);
     size_t count, clients = 0;
-    const struct group **all = groups_sorted(i, &(struct incident_filter){0}, by_client_and_kind, &count);
-    struct incident_sum *sums = memory_alloc((count + 1) * sizeof(*sums));
-    for (size_t n = 0, of_kind = 0; n < count; n++) { /* a client's groups follow each other, by kind */
-        const struct group *g = all[n], *before = n > 0 ? all[n - 1] : NULL;
-        bool same = before && strcmp(before->last.identity, g->last.identity) == 0;
-        if (g->last.identity[0] == '\0') /* the proxy's own incidents */
+    struct incident_sum *all = sums_sorted(i, &(struct incident_filter){0}, by_client_and_kind, &count);
+    const char *kind = NULL;
+    uint64_t of_kind = 0;
+    for (size_t n = 0; n < count; n++) { /* a client's sums follow each other, by kind; they become one */
+        struct incident_sum sum = all[n], *c = clients > 0 ? &all[clients - 1] : NULL;
+        if (sum.last->identity[0] == '\0') /* the proxy's own incidents */
             continue;
-        if (!same)
-            sums[clients++] = (struct incident_sum){.last = &g->last};
-        struct incident_sum *c = &sums[clients - 1];
-        of_kind = same && before->kind == g->kind ? of_kind + g->count : g->count;
-        c->count += g->count;
+        if (!c || strcmp(c->last->identity, sum.last->identity) != 0) {
+            c = &all[clients++];
+            *c = (struct incident_sum){.last = sum.last};
+            kind = NULL;
+        }
+        of_kind = kind == sum.kind ? of_kind + sum.count : sum.count;
+        kind = sum.kind;
+        c->count += sum.count;
         if (of_kind > c->kind_count) {
-            c->kind = g->kind->name;
+            c->kind = kind;
             c->kind_count = of_kind;
         }
-        if (g->last.time_ms > c->last->time_ms)
-            c->last = &g->last;
+        if (sum.last->time_ms > c->last->time_ms)
+            c->last = sum.last;
     }
     if (clients > 0)
-        qsort(sums, clients, sizeof(*sums), worst_first);
+        qsort(all, clients, sizeof(*all), most_first);
     for (size_t n = 0; n < clients && n < max; n++)
-        fn(arg, &sums[n]);
+        fn(arg, &all[n]);
     pthread_mutex_unlock(&i->mutex);
     memory_free(all);
-    memory_free(sums);
 }
 
 /* ---- sentences --------------------------------------------------------------------------------------- */

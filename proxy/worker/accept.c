@@ -23,9 +23,7 @@
 
 enum { ACCEPT_BATCH = 64 };
 
-static const double ACCEPT_PAUSE_SECONDS = 0.2;
-static const double LOG_PAUSE_SECONDS = 1.0;
-static const double HEADER_SECONDS = 5.0;
+static const double ACCEPT_PAUSE_SECONDS = 0.2, LOG_PAUSE_SECONDS = 1.0, HEADER_SECONDS = 5.0;
 
 /* A client that has no session yet. */
 struct guest {

@@ -109,24 +109,6 @@ void node_board_sum(struct worker *w, struct node_board *sum) {
     }
 }
 
-/* Whether there are rules with `quorum`, and too few witnesses vote. */
-static bool lacks_witnesses(struct worker *w, struct text *why) {
-    size_t votes = 0, count = witness_count(w->witnesses), i = 0;
-    struct witness_view v;
-    while (i < lock_rules_count(w->config->rules) && lock_rules_get(w->config->rules, i)->quorum != LOCK_QUORUM_YES)
-        i++;
-    if (i == lock_rules_count(w->config->rules))
-        return false;
-    for (size_t n = 0; n < count; n++) {
-        witness_look(w->witnesses, n, &v);
-        votes += v.votes;
-    }
-    if (votes >= vote_majority((unsigned)count))
-        return false;
-    text_printf(why, "locks under quorum can't be acquired: %zu of %zu witnesses vote", votes, count);
-    return true;
-}
-
 bool worker_unready(struct worker *w, bool all, struct text *why) {
     struct node_board sum = {.count = 0};
     const struct node_figures *down = NULL;
@@ -143,7 +125,19 @@ bool worker_unready(struct worker *w, bool all, struct text *why) {
     else if (unready)
         text_printf(why, "%s", "no node of the upstream is known");
     memory_free(sum.nodes);
-    return unready || (all && lacks_witnesses(w, why));
+    size_t rule = 0, rules = lock_rules_count(w->config->rules), votes = 0, count = witness_count(w->witnesses);
+    while (rule < rules && lock_rules_get(w->config->rules, rule)->quorum != LOCK_QUORUM_YES)
+        rule++;
+    if (unready || !all || rule == rules)
+        return unready;
+    for (size_t n = 0; n < count; n++) {
+        struct witness_view v;
+        witness_look(w->witnesses, n, &v);
+        votes += v.votes;
+    }
+    if (votes < vote_majority((unsigned)count))
+        text_printf(why, "locks under quorum can't be acquired: %zu of %zu witnesses vote", votes, count);
+    return votes < vote_majority((unsigned)count);
 }
 
 /* ---- families ------------------------------------------------------------------------------------ */
