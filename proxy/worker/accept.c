@@ -118,13 +118,6 @@ static void guest_secure(struct guest *g) {
 
 /* ---- the PROXY protocol --------------------------------------------------------------------------- */
 
-/* Takes bytes of the header, which were only peeked at so far, out of the socket. */
-static bool header_take(struct guest *g, size_t len) {
-    invariant(len > 0 && len <= PROXY_HEADER_MAX, "%zu bytes of a header", len);
-    char taken[PROXY_HEADER_MAX];
-    return recv(g->fd, taken, len, 0) == (ssize_t)len;
-}
-
 /* Reads the part of the header that has come, and nothing after it: the next bytes belong to the session or the
  * handshake. */
 static void header_readable(struct ev_loop *loop, struct ev_io *io, int events) {
@@ -143,33 +136,32 @@ static void header_readable(struct ev_loop *loop, struct ev_io *io, int events) 
     }
     struct proxy_header header;
     const char *wrong = "it does not begin with a header, which proxy-protocol expects from this address";
-    switch (proxy_header_read(g->header, g->header_len + (size_t)n, &header, &wrong)) {
-    case PROXY_HEADER_MORE:
-        if (!header_take(g, (size_t)n))
-            guest_failed(g, "its header can't be read");
-        else
-            g->header_len += (size_t)n;
-        return;
-    case PROXY_HEADER_DONE:
-        invariant(header.len > g->header_len, "a header of %zu bytes, %zu were there", header.len, g->header_len);
-        if (!header_take(g, header.len - g->header_len)) {
-            guest_failed(g, "its header can't be read");
-            return;
-        }
-        ev_io_stop(g->worker->loop, &g->io);
-        g->forwarded = !header.local;
-        g->reached = header.reached;
-        if (header.client.ss_family != AF_UNSPEC)
-            session_address_text(&header.client, g->address, sizeof(g->address));
-        if (g->secured)
-            guest_secure(g);
-        else
-            guest_enters(g);
-        return;
-    case PROXY_HEADER_NONE:
-    case PROXY_HEADER_WRONG:
+    enum proxy_header_result result = proxy_header_read(g->header, g->header_len + (size_t)n, &header, &wrong);
+    if (result == PROXY_HEADER_NONE || result == PROXY_HEADER_WRONG) {
         guest_failed(g, wrong);
+        return;
     }
+    invariant(result == PROXY_HEADER_MORE || header.len > g->header_len, "a header of %zu bytes, %zu were there",
+              header.len, g->header_len);
+    char taken[PROXY_HEADER_MAX]; /* so far the bytes were only peeked at */
+    size_t len = result == PROXY_HEADER_MORE ? (size_t)n : header.len - g->header_len;
+    invariant(len > 0 && len <= PROXY_HEADER_MAX, "%zu bytes of a header", len);
+    if (recv(g->fd, taken, len, 0) != (ssize_t)len) {
+        guest_failed(g, "its header can't be read");
+        return;
+    }
+    g->header_len += len;
+    if (result == PROXY_HEADER_MORE)
+        return;
+    ev_io_stop(g->worker->loop, &g->io);
+    g->forwarded = !header.local;
+    g->reached = header.reached;
+    if (header.client.ss_family != AF_UNSPEC)
+        session_address_text(&header.client, g->address, sizeof(g->address));
+    if (g->secured)
+        guest_secure(g);
+    else
+        guest_enters(g);
 }
 
 /* ---- both steps ------------------------------------------------------------------------------------- */

@@ -2,39 +2,29 @@
  * What the proxy asks Redis by itself: whether a lock could be had, which limits the masters have, and which proxies
  * are there.
  *
- * ---- readiness ----
- *
- * A master can be reached and still give no lock: it is a replica, it refuses the login, its memory or its disk is
- * full. Requests show that, too, but none come once a balancer has taken the proxy out of service.
+ * Readiness. A master can be reached and still give no lock: it is a replica, it refuses the login, its memory or its
+ * disk is full. Requests show that, too, but none come once a balancer has taken the proxy out of service.
  *
  *      once a second: SET lockkeeper:{TAG} "" XX ──> each master ──┬─> it would write: the master is well
  *                                                                  └─> no reply, or an error that a lock would get
  *
  * No key has that name, so that XX changes nothing and is not replicated. The first worker asks, over connections of
- * their own: where CLIENT PAUSE holds writes, no client's read waits behind the question.
+ * their own: where CLIENT PAUSE holds writes, no client's read waits behind the question. A master that a worker has
+ * lost is left to the next request, which finds the master of today: a failed question would let it fail at once. With
+ * an admin-port, whose pages report all threads, and during a PROXY PAUSE, in which no request comes, each worker sends
+ * it a PING.
  *
- * A master that a worker has lost is left to the next request, which finds the master of today: a failed question would
- * let it fail at once. With an admin-port, whose pages report all threads, and during a PROXY PAUSE, in which no
- * request comes, each worker sends it a PING.
+ * Limits. INFO clients has maxclients, which limits how many connections single clients may have to the node. INFO
+ * memory shows whether a master may evict: if Redis evicts a lock, two clients can hold it. Locks have expiries, so
+ * every maxmemory-policy except noeviction may evict them once maxmemory is reached. INFO has these settings even if
+ * CONFIG is forbidden. If the proxy's user may not call INFO, nothing is known, and nothing is logged.
  *
- * ---- the masters' limits ----
- *
- *      INFO clients ──> maxclients: it limits how many connections single clients may have to the node
- *      INFO memory  ──> the first master that may evict ──> log, if that is new
- *
- * If Redis evicts a lock, two clients can hold it. Locks have expiries, so every maxmemory-policy except noeviction may
- * evict them once maxmemory is reached. INFO has these settings even if CONFIG is forbidden. If the proxy's user may
- * not call INFO, nothing is known, and nothing is logged.
- *
- * ---- presence ----
- *
- * After a replica was promoted by hand, or a name has moved, some proxies may go on before the Redis of before, and two
- * proxies give out the same locks. Each process writes every 10 s to one hash in Redis that it is there (presence.lua).
- * The answer names the processes that were there when the data got a new replication id, and have not followed.
- *
- * A proxy writes once it has met another proxy's lease: before, there is nothing that could split. Only a standalone
- * and Sentinel's master are asked: a cluster's nodes agree on each slot's master. Two Redis servers that never had the
- * same data have nothing by which proxies could know of each other.
+ * Presence. After a replica was promoted by hand, or a name has moved, some proxies may go on before the Redis of
+ * before, and two proxies give out the same locks. Each process writes every 10 s to one hash in Redis that it is there
+ * (presence.lua). The answer names the processes that were there when the data got a new replication id, and have not
+ * followed. A proxy writes once it has met another proxy's lease: before, there is nothing that could split. Only a
+ * standalone and Sentinel's master are asked: a cluster's nodes agree on each slot's master. Two Redis servers that
+ * never had the same data have nothing by which proxies could know of each other.
  */
 #include <stdio.h>
 #include <stdlib.h>

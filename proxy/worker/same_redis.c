@@ -2,10 +2,9 @@
  * Whether two places are one Redis: for a process that takes over, and for the host name of an upstream. Two Redis
  * servers would give out one lock twice.
  *
- * ---- take-over ----
- *
- * The new process may have another upstream in its configuration, or the upstream's name may have moved. So the process
- * that leaves writes a mark to its Redis, and the new one looks for it before it accepts clients.
+ * Take-over. The new process may have another upstream in its configuration, or the upstream's name may have moved. So
+ * the process that leaves writes a mark to its Redis, and the new one looks for it before it accepts clients. The mark
+ * is data, as locks are; run ids and replication ids change with a failover, and addresses differ for one server.
  *
  *      the process that leaves                        the new one
  *      SET mark ──> Redis                             held: no worker accepts clients
@@ -15,13 +14,8 @@
  * With `take-over switch` it does not end: the process that leaves closes its clients and ends, and the new one holds
  * all writes until the longest lease is over that the process before knew of.
  *
- * Run ids and replication ids change with a failover, and addresses differ for one server. The mark is data, as locks
- * are: where the mark is, the locks are.
- *
- * ---- the host name of a standalone ----
- *
- * The name is looked up every dns-refresh, at a reload, and soon after the node has failed. If it leads to another
- * machine, all threads go there together, or none does.
+ * The host name of a standalone is looked up every dns-refresh, at a reload, and soon after the node has failed. If it
+ * leads to another machine, all threads go there together, or none does.
  *
  *      the name leads elsewhere ──> has the other Redis what this proxy has written?   (the mark)
  *                                   does it take a write?
