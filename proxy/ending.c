@@ -204,9 +204,8 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
     notify_state("READY=1");
 }
 
-/* Starts the program with these descriptors as 3, 4, ..., and with `own` in front of this process's environment, from
- * which inherit_read has removed a predecessor's. The descriptors are first copied to higher numbers, since they may
- * have one of these numbers. Returns an errno. */
+/* Starts the program with these descriptors as 3, 4, ..., and with `own` in front of this process's environment. The
+ * descriptors are first copied to higher numbers, since they may have such a number. Returns an errno. */
 static int spawn(char **argv, const struct text own[OWN], const int *fds, size_t count, pid_t *pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;

@@ -75,8 +75,7 @@ void inherit_read(struct inherited *in) {
         unsetenv(variables[i]);
 }
 
-/* Whether a socket at one address is a socket at the other (there is one unix socket); `any`: or takes it, since one of
- * them is every address. */
+/* Whether both are one address (there is one unix socket); `any`: or one includes the other. */
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b, bool any) {
     if (a->sa_family != b->sa_family)
         return false;

@@ -85,9 +85,10 @@ bool secure_load(struct secure *s, struct config *c, struct config_errors *error
     o.session_caching = c->tls_session_caching;
     o.session_cache_size = c->tls_session_cache_size;
     o.session_cache_timeout_s = c->tls_session_cache_timeout_s;
-    bool right = c->tls_port == 0 || (s->clients = tls_context_new(&o, note_refusal, &sorting));
-    right = (!c->upstream_tls_on || (s->nodes = load_servers(c, c->upstream_tls_server_name, &sorting))) && right;
-    right = (!c->witness_tls || (s->witnesses = load_servers(c, NULL, &sorting))) && right;
+    bool right = c->tls_port == 0 || (s->side[SECURE_CLIENTS] = tls_context_new(&o, note_refusal, &sorting));
+    right = (!c->upstream_tls_on || (s->side[SECURE_NODES] = load_servers(c, c->upstream_tls_server_name, &sorting))) &&
+            right;
+    right = (!c->witness_tls || (s->side[SECURE_WITNESSES] = load_servers(c, NULL, &sorting))) && right;
     char *const passphrases[] = {c->tls.key_file_pass, c->upstream_tls.key_file_pass};
     for (size_t i = 0; i < 2; i++)
         if (passphrases[i])
@@ -97,24 +98,21 @@ bool secure_load(struct secure *s, struct config *c, struct config_errors *error
     return right;
 }
 
-/* New connections use the contexts of `fresh`, which is taken over. A side that is plain stays plain, and a TLS side
- * stays as it is if `fresh` has no context for it. */
+/* New connections use the contexts of `fresh`, which is taken over. A side that is plain in one of them stays as it is.
+ */
 static void secure_replace(struct secure *s, struct secure *fresh) {
-    struct tls_context *const now[] = {s->clients, s->nodes, s->witnesses};
-    struct tls_context *const next[] = {fresh->clients, fresh->nodes, fresh->witnesses};
-    for (size_t i = 0; i < 3; i++) {
-        if (now[i] && next[i])
-            tls_context_replace(now[i], next[i]);
+    for (size_t i = 0; i < SECURE_SIDES; i++) {
+        if (s->side[i] && fresh->side[i])
+            tls_context_replace(s->side[i], fresh->side[i]);
         else
-            tls_context_free(next[i]);
+            tls_context_free(fresh->side[i]);
     }
     *fresh = (struct secure){0};
 }
 
 void secure_clear(struct secure *s) {
-    tls_context_free(s->clients);
-    tls_context_free(s->nodes);
-    tls_context_free(s->witnesses);
+    for (size_t i = 0; i < SECURE_SIDES; i++)
+        tls_context_free(s->side[i]);
     *s = (struct secure){0};
 }
 
@@ -248,8 +246,10 @@ void live_raise_limit(struct proxy_shared *shared, const struct config *c, int64
 
 static void note_loaded(struct live *l) {
     const struct secure *s = l->secure;
-    struct tls_context *nodes = s->nodes ? s->nodes : s->witnesses; /* they show the same certificate */
-    atomic_store(&l->shared->client_certificate_s, s->clients ? tls_context_end(s->clients) : 0);
+    struct tls_context *nodes =
+        s->side[SECURE_NODES] ? s->side[SECURE_NODES] : s->side[SECURE_WITNESSES]; /* they show the same certificate */
+    atomic_store(&l->shared->client_certificate_s,
+                 s->side[SECURE_CLIENTS] ? tls_context_end(s->side[SECURE_CLIENTS]) : 0);
     atomic_store(&l->shared->node_certificate_s, nodes ? tls_context_end(nodes) : 0);
     atomic_store(&l->shared->loaded_s, (int64_t)time(NULL));
 }

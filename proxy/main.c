@@ -89,8 +89,7 @@ static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) 
     int64_t now_ms = clock_even_ms();
     incidents_tell(app->incidents, clock_wall_ms(), false);
     ending_tell(&app->ending, false);
-    /* Locks without a rule are logged a little after they are seen, so that one line covers them all, then once an hour
-     * as long as they are in use. */
+    /* Locks without a rule: one line a little after they are seen, for all, then once an hour while they are in use. */
     if ((app->unruled_told_ms > 0 && now_ms - app->unruled_told_ms < AGAIN_MS) ||
         worker_unruled(first, app->unruled_told_ms) == 0)
         return;
@@ -204,8 +203,8 @@ static void share_facts(struct application *app) {
     atomic_init(&shared->space_held, app->inherited.mark != NULL);
     shared->maxclients = c->maxclients;
     shared->stranger_login = config_logs_in(c) && !shares_user ? UPSTREAM_LOGIN_STRANGER : 0;
-    shared->tls = app->secure.clients;
-    shared->witness_tls = app->secure.witnesses;
+    shared->tls = app->secure.side[SECURE_CLIENTS];
+    shared->witness_tls = app->secure.side[SECURE_WITNESSES];
     static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
     text_printf(&app->upstream_text, "%s", kinds[c->upstream]);
     if (c->sentinel_name)
@@ -227,7 +226,7 @@ static void share_facts(struct application *app) {
         .read_from = c->read_from == CONFIG_READ_REPLICAS  ? UPSTREAM_READ_REPLICAS
                      : c->read_from == CONFIG_READ_NEAREST ? UPSTREAM_READ_NEAREST
                                                            : UPSTREAM_READ_MASTERS,
-        .tls = app->secure.nodes,
+        .tls = app->secure.side[SECURE_NODES],
     };
 }
 
@@ -636,22 +635,17 @@ static int print_help(void) {
     return 0;
 }
 
-/* Takes the first such word out of the command line. Returns whether there was one. */
-static bool take_word(int *argc, char **argv, const char *word) {
-    int at = 1;
-    while (at < *argc && strcmp(argv[at], word) != 0)
-        at++;
-    if (at >= *argc)
-        return false;
-    memmove(argv + at, argv + at + 1, (size_t)(*argc - at) * sizeof(*argv)); /* with the NULL behind the words */
-    --*argc;
-    return true;
-}
-
 int main(int argc, char **argv) {
     static struct application app;
     struct config_errors errors = {0};
-    bool test = take_word(&argc, argv, "--test-conf");
+    int test_at = 1;
+    while (test_at < argc && strcmp(argv[test_at], "--test-conf") != 0)
+        test_at++;
+    bool test = test_at < argc;
+    if (test) { /* takes the word out, with the NULL behind the words */
+        memmove(argv + test_at, argv + test_at + 1, (size_t)(argc - test_at) * sizeof(*argv));
+        argc--;
+    }
     bool file = argc > 1 && strcmp(argv[1], "--advise-from") == 0;
     bool advises = file || (argc > 1 && strcmp(argv[1], "--advise") == 0);
     const char *advised = advises && argc > 2 ? argv[2] : "";

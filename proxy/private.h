@@ -82,17 +82,17 @@ struct listen_set {
  * from others. trial: only checks; a port in use is no error then, since a proxy of this configuration may use it. */
 bool listen_open(struct listen_set *set, const struct config *config, struct inherited *inherited, bool trial,
                  struct config_errors *errors);
-/* Whether another process also listens on one of the set's addresses (SO_REUSEPORT), or has replaced the unix socket by
- * its own. Call it before the workers close them. */
+/* Whether another process also listens on one of the addresses (SO_REUSEPORT), or has replaced the unix socket. Before
+ * the workers close them. */
 bool listen_has_rival(const struct listen_set *set);
-/* Frees the set (not the descriptors) and removes the unix socket's file, if it is still this process's. `handed`:
- * another process has it too. */
+/* Frees the set (not the descriptors), and removes this process's unix socket's file, unless it was `handed` on. */
 void listen_close(struct listen_set *set, bool handed);
 
 /* ---- live.c ---- */
 
+enum secure_side { SECURE_CLIENTS, SECURE_NODES, SECURE_WITNESSES, SECURE_SIDES };
 struct secure {
-    struct tls_context *clients, *nodes, *witnesses; /* NULL: plain */
+    struct tls_context *side[SECURE_SIDES]; /* NULL: plain */
 };
 
 /* Loads the files that the configuration names, and overwrites its passphrases. False: all errors were added to
@@ -101,9 +101,9 @@ bool secure_load(struct secure *s, struct config *config, struct config_errors *
     __attribute__((warn_unused_result));
 void secure_clear(struct secure *s);
 
-/* Tries each step of a start (certificates, addresses and ports, the log, the pid file, the embedded redis-server) and
- * leaves nothing behind. All errors are added to `errors`, without those that follow from others. `ports` false: ports
- * are not tried, since sockets were passed to the process. True if there is no error at all. */
+/* Tries each step of a start, and leaves nothing behind. All errors are added to `errors`, without those that follow
+ * from others. `ports` false: sockets were passed to the process, and ports are not tried. True if there is no error at
+ * all. */
 bool live_check(const struct config *config, bool ports, struct config_errors *errors);
 /* Reports each host name of upstream and witness that does not resolve here and now. */
 void live_look_up(const struct config *config, void (*tell)(const char *text));
@@ -135,14 +135,12 @@ bool live_reload(void *l, char *said, size_t size);
  * static. live_switched notes that the address is the upstream now, and reloads. Any thread may call them. */
 const char *live_next_upstream(void *l, char *address, size_t size);
 void live_switched(void *l, const char *address);
-/* Reports the directives whose names match the report's pattern, with their values in force; passwords as "(set)". From
- * any thread. */
+/* Reports the directives that match the report's pattern, and their values in force. From any thread. */
 void live_show(void *l, const struct report *report);
 
 /* ---- own_password.c ---- */
 
-/* Asks for the passwords, and sets the proxy's own logins. A command gets 30 s; at a reload the thread runs it later.
- * False: `errors` says why not. */
+/* Asks for the passwords, and sets the proxy's logins. A command gets 30 s; at a reload the thread runs it later. */
 bool own_password_ask(const struct config *config, bool reload, struct config_errors *errors);
 /* Has the thread, if there is a login, ask by this configuration, to which it takes a reference. */
 void own_password_watch(const struct config *config, bool reloaded);

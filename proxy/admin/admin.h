@@ -51,11 +51,9 @@ struct incident_filter {
 /* Makes a store that keeps the last `rows` incidents of each kind. */
 struct incidents *incidents_new(size_t rows);
 void incidents_free(struct incidents *i);
-/* Records an incident; its seq and count are ignored. Logs it at notice, with its whole `action`, or counts it for a
- * later line. Thread-safe. */
+/* Records an incident; logs it at notice, with its whole `action`, or counts it for a later line. Thread-safe. */
 void incidents_add(struct incidents *i, const struct incident *incident, const char *action);
-/* Logs the repeats of the last 10 s, to be called about once a second; with `all`, all pending counts, at the end of
- * the process. Thread-safe. */
+/* Logs the repeats of the last 10 s, once a second; with `all`, all pending counts, at the end. Thread-safe. */
 void incidents_tell(struct incidents *i, int64_t now_ms, bool all);
 /* Call `fn` at most max times; `fn` must not call this module. Thread-safe. For the selected incidents, newest first.
  * False: the pattern takes too long to match, and some may be missing. */
@@ -87,8 +85,7 @@ struct incident_query {
     size_t count; /* if `counted` */
 };
 
-/* Reads the arguments, in any order: COUNT, SUMMARY, KIND k, KEY pattern, SINCE time. They may contain any bytes, and
- * are not NUL-terminated. False: there is an error. */
+/* Reads the arguments, any bytes, in any order: COUNT, SUMMARY, KIND k, KEY pattern, SINCE time. False: an error. */
 bool incident_query_read(struct incident_query *q, const char *const *words, const size_t *lens, size_t count)
     __attribute__((warn_unused_result));
 
@@ -103,8 +100,8 @@ void incidents_unlisten(struct incidents *i, struct incidents_ear *ear);
 
 struct incident_watch;
 
-/* Begins to watch for the incidents that the arguments of WATCH select, from now on. `i` must have a listener until
- * the watch is freed. NULL: `error` gets the text of an error reply. */
+/* Watches for the incidents that WATCH's arguments select, from now on. `i` must have a listener until the watch is
+ * freed. NULL: `error` gets the text of an error reply. */
 struct incident_watch *incident_watch_new(struct incidents *i, const char *const *words, const size_t *lens,
                                           size_t count, const char *(*kinds)(size_t i), struct text *error);
 void incident_watch_free(struct incident_watch *watch);
@@ -152,8 +149,7 @@ struct pages_source {
     void (*gather)(void *arg);
 };
 
-/* Serves on a listening socket and takes it over: pages_close closes it. `source` is copied. NULL if libmicrohttpd
- * can't start; then the caller still owns the socket. */
+/* Serves on a listening socket and takes it over. `source` is copied. NULL: libmicrohttpd can't start. */
 struct pages *pages_open(int listen_fd, const struct pages_source *source);
 /* A descriptor that is readable when pages_run has something to do. */
 int pages_fd(const struct pages *p);
@@ -161,12 +157,10 @@ int pages_fd(const struct pages *p);
 long long pages_wait_ms(struct pages *p);
 /* Answers requests that have come, without blocking. */
 void pages_run(struct pages *p);
-/* Renders the status page, whose leases `admin` can show now, for all waiting requests. pages_run must be called next,
- * and sends it. */
+/* Renders the status page, whose leases `admin` can show now, for all waiting requests. pages_run then sends it. */
 void pages_gathered(struct pages *p);
 /* Closes the server and its socket. */
 void pages_close(struct pages *p);
-/* Whether `host` ("proxy1:9090", "[::1]", "127.0.0.1:9090") is an address, localhost, this machine's own name, or one
- * of `names`, in any case and with any port. If "*" is among the names, every host is accepted. An address is always
- * safe: the name of a foreign web page can be made to point here, an address can't. */
+/* Whether `host` ("proxy1:9090", "[::1]") is an address, localhost, this machine's own name, or one of `names` ("*":
+ * any name), in any case and with any port. */
 bool host_is_ours(const char *host, const char *const *names, size_t count);

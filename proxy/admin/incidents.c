@@ -128,8 +128,7 @@ static struct log_field text_field(const char *name, const char *text) {
     return (struct log_field){.name = name, .text = text, .len = strlen(text)};
 }
 
-/* Logs an incident. Its own copy of the action may be cut. count > 0: the line stands for so many incidents in so many
- * seconds, of which this is the last. */
+/* Logs an incident. count > 0: the line stands for so many in so many seconds, of which this is the last. */
 static void write_line(const struct incident *e, const char *action, uint64_t count, int64_t seconds) {
     char key[KEY_MAX + 1], digits[24], number[32], often[96] = ":";
     text_printable(key, sizeof(key), e->key, e->key_len, '.');

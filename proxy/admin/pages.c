@@ -399,19 +399,6 @@ static enum MHD_Result note_host(void *arg, enum MHD_ValueKind kind, const char 
     return MHD_YES;
 }
 
-/* PAGES: there is no such page. */
-static enum page page_of(struct MHD_Connection *connection, const char *url) {
-    for (enum page page = 0; page < PAGES; page++) {
-        const char *query = PAGE[page].query, *value;
-        size_t size;
-        if (strcmp(url, PAGE[page].path) == 0 &&
-            (!query || MHD_lookup_connection_value_n(connection, MHD_GET_ARGUMENT_KIND, query, strlen(query), &value,
-                                                     &size) == MHD_YES))
-            return page;
-    }
-    return PAGES;
-}
-
 /* libmicrohttpd decides the parameters. */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
                               const char *version, const char *upload, size_t *upload_size, void **state) {
@@ -433,7 +420,15 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
                            "address or localhost, or add the name to admin-host\n");
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return answer_text(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "this page can only be read\n");
-    enum page page = page_of(connection, url);
+    enum page page = 0;
+    for (; page < PAGES; page++) {
+        const char *query = PAGE[page].query, *value;
+        size_t size;
+        if (strcmp(url, PAGE[page].path) == 0 &&
+            (!query || MHD_lookup_connection_value_n(connection, MHD_GET_ARGUMENT_KIND, query, strlen(query), &value,
+                                                     &size) == MHD_YES))
+            break;
+    }
     if (page == PAGES)
         return answer_text(connection, MHD_HTTP_NOT_FOUND, "there is no such page\n");
     if (page == PAGE_STATUS) {
@@ -509,8 +504,7 @@ static void give_up(struct pages *p, struct visit *v) {
     p->visit_count--;
 }
 
-/* Gives up one connection: of an address that has too many, or, if there are too many in all, the oldest of the address
- * that has most. Returns whether there was one. */
+/* Gives up the oldest connection of the address with most, if that or all together are too many. Returns whether so. */
 static bool give_up_one(struct pages *p, size_t room) {
     struct visit *victim = NULL;
     size_t most = 0;

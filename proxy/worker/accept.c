@@ -72,8 +72,7 @@ static void guest_enters(struct guest *g) {
     guest_free(g);
 }
 
-/* Lets a guest go that has failed in its present step. Logs that at notice, at most one in a moment, and else at
- * verbose: any client could fill the log. */
+/* Lets a guest go that has failed. Logs one in a moment at notice, the others at verbose: they could fill the log. */
 static void guest_failed(struct guest *g, const char *reason) {
     struct worker *w = g->worker;
     double now = ev_now(w->loop);
@@ -118,8 +117,7 @@ static void guest_secure(struct guest *g) {
 
 /* ---- the PROXY protocol --------------------------------------------------------------------------- */
 
-/* Reads the part of the header that has come, and nothing after it: the next bytes belong to the session or the
- * handshake. */
+/* Reads the part of the header that has come, and nothing after it. */
 static void header_readable(struct ev_loop *loop, struct ev_io *io, int events) {
     struct guest *g = io->data;
     ssize_t n = recv(g->fd, g->header + g->header_len, sizeof(g->header) - g->header_len, MSG_PEEK);
@@ -211,8 +209,7 @@ static void listen_all(struct worker *w, bool on) {
     }
 }
 
-/* Stops accepting for a moment when descriptors have run out: clients wait in the backlog, and the loop does not
- * spin. */
+/* Stops accepting for a moment when descriptors have run out, so that the loop does not spin. */
 static void accept_pause(struct worker *w) {
     log_warning("accepting pauses: %s; raise the limit of open files (ulimit -n) or lower maxclients", strerror(errno));
     listen_all(w, false);

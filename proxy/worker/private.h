@@ -102,21 +102,18 @@ extern const struct metric_table node_figures_table;
 bool node_is_down(const struct node_figures *f);
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* Adds up the boards of all workers: its own is current, the others' are at most a second old. The caller frees
- * sum->nodes; sum->count is 0 at first. */
+/* Adds up the boards of all workers, at most a second old, to an empty sum. The caller frees sum->nodes. */
 void node_board_sum(struct worker *w, struct node_board *sum);
 
 /* ---- questions.c ---- */
 
 /* Asks the masters whether they would give locks, once a second. */
 void readiness_ask(struct worker *w);
-/* Why the master gives no locks: the node's or the proxy's error. "": it does, or it is no master. Borrowed until the
- * next readiness_ask. */
+/* Why the master gives no locks: an error, borrowed until the next readiness_ask. "": it does, or is no master. */
 const char *readiness_trouble(struct worker *w, const char *address);
 /* Asks the masters for maxclients, if the last answers are old. */
 void capacity_tick(struct worker *w);
-/* Asks the masters for maxclients, and whether they may evict locks, and writes that this process is there, if that was
- * long ago. The first worker calls it, at most once a second. */
+/* The first worker's limits and presence: asks what was not asked lately. At most once a second. */
 void questions_tick(struct worker *w);
 /* Reports the policy, and whether it may evict locks. From any worker's thread. */
 void evictions_report(struct worker *w, const struct report *r);
@@ -151,7 +148,6 @@ void host_watch_doubt(struct worker *w, enum doubt doubt);
 /* Copies why the upstream is not where its name leads; "": it is. Thread-safe. */
 void host_watch_trouble(struct worker *w, char *out, size_t size);
 void host_watch_clear(struct worker *w);
-/* Looks for the mark of shared->space_mark, and opens the workers that wait. If Redis has another mark or none, the
- * process ends with status 1, and the log says why. In the first worker's thread, once a second while
- * shared->space_held. */
+/* Looks for the mark of shared->space_mark, and opens the workers that wait. Another mark, or none, ends the process
+ * with status 1. In the first worker's thread, once a second while shared->space_held. */
 void lock_space_look(struct worker *w);

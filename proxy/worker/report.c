@@ -41,13 +41,12 @@ void counters_now(const struct proxy_shared *shared, struct counter_sums *sums) 
 }
 
 long long resident_bytes(void) {
-    long long pages = 0, resident = 0;
+    long long resident = 0;
     FILE *f = fopen("/proc/self/statm", "r");
-    if (f) {
-        if (fscanf(f, "%lld %lld", &pages, &resident) != 2)
-            resident = 0;
+    if (f && fscanf(f, "%*s %lld", &resident) != 1)
+        resident = 0;
+    if (f)
         fclose(f);
-    }
     return resident * sysconf(_SC_PAGESIZE);
 }
 
@@ -343,8 +342,7 @@ static void add_shared(void *arg, const struct lock_workload *f) {
     }
 }
 
-/* Collects the workloads of a rule that share connections. If the rule sets the owner, what was learnt before does not
- * apply. */
+/* If the rule sets the owner, what was learnt before does not apply. */
 static void each_shared(struct worker *w, struct shared_workloads *all) {
     if (all->rule->mode == LOCK_MODE_ENFORCE && all->rule->owner == LOCK_OWNER_AUTO)
         engine_each_workload(w->shared->engine, add_shared, all);

@@ -56,8 +56,8 @@ static void free_closed(struct worker *w) {
 
 /* ---- the end of a worker ------------------------------------------------------------------------------ */
 
-/* Makes the kernel drop new handshakes (a SYN without an ACK) before a listener is closed, which resets connections
- * that were not accepted yet. */
+/* Has the kernel drop new handshakes (SYN) before a listener closes, which resets connections that were not accepted.
+ */
 static void refuse_handshakes(int fd) {
     enum { FLAGS_AT = 13, SYN = 0x02, ACK = 0x10 }; /* in the TCP header */
     struct sock_filter code[] = {
@@ -93,8 +93,7 @@ static void drain_sessions(struct worker *w, double now) {
     }
 }
 
-/* Hands one part of the leases over, with parts 1 all: another thread may have ended before this thread's sessions did.
- * Returns whether nothing is left. */
+/* Hands one part of the leases over, with parts 1 also of threads that have ended. Returns whether nothing is left. */
 static bool hand_leases_over(struct worker *w, unsigned part, unsigned parts) {
     if (atomic_load(&w->shared->lets_go))
         return true;
@@ -140,9 +139,8 @@ static void stop_begin(struct worker *w, bool careful) {
     session_finish(LIST_ENTRY(it, struct session, link));
 }
 
-/* Checks at intervals whether the end is reached, since the end of a session causes no event here. The end of the turn
- * does the rest. A thread that leaves stays until the last client of any thread has left, since each thread renews its
- * part of the leases. */
+/* Checks at intervals whether the end is reached; the end of the turn does the rest. A thread that leaves stays until
+ * the last client of any thread has left, since each thread renews its part of the leases. */
 static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     struct worker_thread *t = thread_of(w);
@@ -237,8 +235,8 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
 
 /* ---- time ---------------------------------------------------------------------------------------- */
 
-/* Sends the proxy's own questions to Redis, but not after the process was stopped for a moment: due work comes first.
- * If ticks are always late, it asks all the same. */
+/* Sends the proxy's own questions, but not after the process was stopped: due work comes first. If ticks are always
+ * late, it asks all the same. */
 static void ask_around(struct worker *w, double now) {
     double since = now - thread_of(w)->ticked; /* a tick after a late one comes sooner */
     bool punctual = since > TICK_SECONDS - TICK_LATE && since < TICK_SECONDS + TICK_LATE;
@@ -255,8 +253,7 @@ static void ask_around(struct worker *w, double now) {
 
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
-    /* After a burst memory is given back: by the pools, and by malloc, where pieces in use keep the free memory between
-     * them. */
+    /* After a burst memory is given back, by the pools, and by malloc. */
     chunk_pool_shrink(&w->chunks);
     request_pools_shrink(w);
     if (w->index == 0)

@@ -207,8 +207,7 @@ static void measure_locks(struct worker *w, const struct metric_sink *m) {
         sample(m, "kind", lock_incident_name((enum lock_incident_kind)k), (double)stats.incidents[k]);
 }
 
-/* The figures of rules and of fences, by pattern. If several have the same pattern, only the first is counted, since
- * only the first applies to keys. */
+/* By pattern. If several rules have the same, only the first is counted, since only that applies to keys. */
 static void measure_rules(const struct lock_rules *rules, const struct metric_sink *m) {
     enum { HITS, FENCE_HITS, LATE, REFUSED, FIGURES };
     static const char *const families[FIGURES][2] = {
