@@ -128,7 +128,6 @@ static void watch(struct embedded *e) {
         log_warning("%s is not watched: %s", e->role->name, strerror(errno));
         return;
     }
-    fcntl(e->pidfd, F_SETFD, FD_CLOEXEC);
     ev_io_set(&e->end, e->pidfd, EV_READ);
     ev_io_start(e->loop, &e->end);
 }

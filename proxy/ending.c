@@ -11,9 +11,7 @@
  *
  *      this process                                     the new one
  *      SIGUSR2 ── sockets, a pipe ────────────────────> reads its configuration, connects, accepts
- *      leave <───────────────────────────── a byte ──── inherit_tell
- *
- * If the new process can't start, or is not ready in time, nothing changes.
+ *      leave <───────────────────────────── a byte ──── inherit_tell; if none comes in time, nothing changes
  */
 
 #include "proxy/private.h"

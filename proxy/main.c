@@ -53,8 +53,7 @@ struct application {
     struct text upstream_text;
     struct ev_signal signals[6]; /* of SIGNALS */
     struct ev_timer second;
-    int64_t unruled_seen_ms, unruled_told_ms; /* when such locks were first seen since the last log line; when they were
-                                                 last logged; 0: not yet */
+    int64_t unruled_seen_ms, unruled_told_ms; /* locks without a rule: when first seen since last logged; 0: not yet */
     struct ending ending;
     struct live live;
 };

@@ -225,7 +225,6 @@ static void on_fail(struct upstream_request *r, enum upstream_failure why, const
 
 static const struct upstream_request_ops question_ops = {.reply = on_reply, .fail = on_fail};
 
-/* Asks a command of two words. */
 static void ask(struct ear *e, int what, const char *command, const char *word, size_t len) {
     static const struct upstream_lane lane = {.protocol = 2};
     struct question *q = memory_zalloc(sizeof(*q));

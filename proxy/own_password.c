@@ -1,11 +1,8 @@
 /*
  * The passwords of the proxy's own users at Redis, Sentinels and witnesses: upstream-password, the content of
- * upstream-password-file, or the output of upstream-password-command, and the same for sentinel- and witness-. Files
- * and commands are asked again in a thread of their own:
- *
- *      upstream-password-refresh, a reload, a node's WRONGPASS ──> ask ──> upstream_own_login
- *
- * A password that can't be had anew is logged, and the one in use stays.
+ * upstream-password-file, or the output of upstream-password-command, and the same for sentinel- and witness-. A thread
+ * asks files and commands again: after upstream-password-refresh, at a reload, after a node's WRONGPASS. If that fails,
+ * the password in use stays.
  */
 
 #include "proxy/private.h"
@@ -32,7 +29,6 @@ enum {
     REFUSED_PAUSE_MS = 2000 /* a node's refusals make the proxy ask no more often */
 };
 
-/* the logins of config_own_login */
 static const char *const SERVERS[CONFIG_LOGINS] = {"Redis", "Sentinels", "witnesses"};
 
 static struct {

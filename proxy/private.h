@@ -151,7 +151,6 @@ void own_password_end(void);
 
 struct embedded;
 
-/* What a server is for. */
 struct embedded_role {
     const char *directive;                     /* for errors */
     const char *name;                          /* for the log: "The embedded Redis" */

@@ -91,9 +91,9 @@ bool incident_query_read(struct incident_query *q, const char *const *words, con
 
 /* ---- live incidents ---- */
 
-/* A listener. While there is one, the last 1,024 incidents of all kinds are kept in order. */
 struct incidents_ear;
-/* `wake` is called for each incident, from any thread and with the store locked: it must only set a flag. */
+/* Adds a listener. `wake` is called for each incident, from any thread and with the store locked: it must only set a
+ * flag. While there is a listener, the last 1,024 incidents of all kinds are kept in order. */
 struct incidents_ear *incidents_listen(struct incidents *i, void (*wake)(void *arg), void *arg);
 /* After this returns, `wake` is not called any more. */
 void incidents_unlisten(struct incidents *i, struct incidents_ear *ear);

@@ -48,7 +48,6 @@ enum {
     WORD_SHOWN = 64
 };
 
-/* The incidents of one kind that one client causes under one rule. */
 struct group {
     struct table_link link; /* in the table, except for a kind's "others" */
     struct list_node quiet; /* in the list of all groups, the one without incidents for longest first */
@@ -237,20 +236,6 @@ static struct group *group_of(struct incidents *i, struct kind *kind, const stru
     return g;
 }
 
-/* Counts an incident of the group. */
-static void group_add(struct incidents *i, struct group *g, const struct incident *e) {
-    struct group one = {.first_ms = e->time_ms, .last = *e, .count = 1};
-    if (g == &g->kind->others) {
-        merge(g, &one);
-        return;
-    }
-    g->first_ms = g->count ? g->first_ms : e->time_ms;
-    g->last = *e;
-    g->count++;
-    list_remove(&g->quiet);
-    list_append(&i->quiet, &g->quiet);
-}
-
 /* ---- the rings -------------------------------------------------------------------------------------------- */
 
 /* Puts an incident into its kind's ring: into a new row, or in place of its group's newest row. */
@@ -279,7 +264,15 @@ static void keep(struct incidents *i, struct group *g, const struct incident *e)
 void incidents_add(struct incidents *i, const struct incident *e, const char *action) {
     pthread_mutex_lock(&i->mutex);
     struct group *g = group_of(i, kind_of(i, e->kind), e);
-    group_add(i, g, e);
+    if (g == &g->kind->others) {
+        merge(g, &(struct group){.first_ms = e->time_ms, .last = *e, .count = 1});
+    } else {
+        g->first_ms = g->count ? g->first_ms : e->time_ms;
+        g->last = *e;
+        g->count++;
+        list_remove(&g->quiet);
+        list_append(&i->quiet, &g->quiet);
+    }
     keep(i, g, e);
     if (i->feed) {
         i->feed[i->seq % FEED_ROWS] = *e;

@@ -47,7 +47,6 @@ enum {
     LONG_SHOWN = 4096 /* bytes shown of lines that people copy as a whole */
 };
 
-/* A connection. */
 struct visit {
     struct list_node link; /* the oldest first */
     int fd;
@@ -142,6 +141,7 @@ static void put_string(struct text *out, const char *data, size_t len, size_t ma
 struct json {
     struct text *out;
     const char *array; /* the one that is open, or NULL */
+    size_t shown;      /* bytes shown of a text */
     size_t rows, fields;
 };
 
@@ -162,14 +162,7 @@ static void json_row(void *arg) {
 static void json_text(void *arg, const char *name, const char *value, size_t len) {
     struct json *j = arg;
     put_name(j, name);
-    put_string(j->out, value, len, TEXT_SHOWN);
-}
-
-/* For rules, and for the list of workloads that share connections: these texts are longer. */
-static void json_long_text(void *arg, const char *name, const char *value, size_t len) {
-    struct json *j = arg;
-    put_name(j, name);
-    put_string(j->out, value, len, LONG_SHOWN);
+    put_string(j->out, value, len, j->shown);
 }
 
 static void json_number(void *arg, const char *name, int64_t value) {
@@ -236,7 +229,7 @@ static void array_next(struct json *j, const char *name) {
 static void put_status(const struct pages *p, struct text *out) {
     static const struct incident_filter any;
     const struct admin_source *source = &p->source.admin;
-    struct json j = {.out = out};
+    struct json j = {.out = out, .shown = TEXT_SHOWN};
     struct report r = {.arg = &j,
                        .section = json_section,
                        .line = json_line,
@@ -246,17 +239,16 @@ static void put_status(const struct pages *p, struct text *out) {
     static const struct {
         const char *name;
         enum report_kind kind;
-        void (*text)(void *arg, const char *name, const char *value, size_t len);
-    } arrays[] = {{"nodes", REPORT_NODES, json_text},           {"locks", REPORT_LOCKS, json_text},
-                  {"contention", REPORT_CONTENTION, json_text}, {"times", REPORT_TIMES, json_text},
-                  {"shared", REPORT_SHARED, json_text},         {"rules", REPORT_RULES, json_long_text},
-                  {"advice", REPORT_ADVICE, put_advice}};
+    } arrays[] = {{"nodes", REPORT_NODES},  {"locks", REPORT_LOCKS},   {"contention", REPORT_CONTENTION},
+                  {"times", REPORT_TIMES},  {"shared", REPORT_SHARED}, {"rules", REPORT_RULES},
+                  {"advice", REPORT_ADVICE}};
     text_printf(out, "{\"ready\":%s,\"figures\":{", p->source.unready(p->source.arg, false) ? "false" : "true");
     (void)source->report(source->worker, REPORT_INFO, &r);
     text_printf(out, "}");
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
         array_next(&j, arrays[i].name);
-        r.text = arrays[i].text;
+        r.text = arrays[i].kind == REPORT_ADVICE ? put_advice : json_text;
+        j.shown = arrays[i].kind == REPORT_RULES ? LONG_SHOWN : TEXT_SHOWN;
         (void)source->report(source->worker, arrays[i].kind, &r);
     }
     j.rows = 0; /* advice are texts, which have no end */

@@ -4,8 +4,7 @@
  *      listener ── accept ──┬───────────────────────────────────┬──────────────────────────────────> session
  *                           └── guest ── PROXY protocol header ─┴── TLS: guest ── handshake ──┘
  *
- * A guest counts as a client (maxclients). It can't delay other clients, and each step has a time limit. This file
- * knows no requests.
+ * A guest counts as a client (maxclients). It can't delay other clients, and each step has a time limit.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -25,7 +24,6 @@ enum { ACCEPT_BATCH = 64 };
 
 static const double ACCEPT_PAUSE_SECONDS = 0.2, LOG_PAUSE_SECONDS = 1.0, HEADER_SECONDS = 5.0;
 
-/* A client that has no session yet. */
 struct guest {
     struct list_node link; /* thread_of(w)->guests */
     struct worker *worker;

@@ -12,7 +12,6 @@ struct listener {
     bool tls, shared; /* as in struct worker_socket */
 };
 
-/* What a worker knows of a node. */
 enum { MASTER_WHY_MAX = 200, HOST_TROUBLE_MAX = 480 };
 
 struct node_figures {

@@ -1,30 +1,27 @@
 /*
- * What the proxy asks Redis by itself: whether a lock could be had, which limits the masters have, and which proxies
- * are there.
+ * What the proxy asks Redis by itself.
  *
- * Readiness. A master can be reached and still give no lock: it is a replica, it refuses the login, its memory or its
- * disk is full. Requests show that, too, but none come once a balancer has taken the proxy out of service.
+ * Readiness: whether a lock could be had. A master can be reached and still give none: it is a replica, it refuses the
+ * login, its memory or its disk is full. No request shows that once a balancer has taken the proxy out of service.
  *
  *      once a second: SET lockkeeper:{TAG} "" XX ──> each master ──┬─> it would write: the master is well
  *                                                                  └─> no reply, or an error that a lock would get
  *
  * No key has that name, so that XX changes nothing and is not replicated. The first worker asks, over connections of
  * their own: where CLIENT PAUSE holds writes, no client's read waits behind the question. A master that a worker has
- * lost is left to the next request, which finds the master of today: a failed question would let it fail at once. With
- * an admin-port, whose pages report all threads, and during a PROXY PAUSE, in which no request comes, each worker sends
- * it a PING.
+ * lost is left to the next request, which finds the master of today. With an admin-port, whose pages report all
+ * threads, and during a PROXY PAUSE, in which no request comes, each worker sends it a PING.
  *
- * Limits. INFO clients has maxclients, which limits how many connections single clients may have to the node. INFO
- * memory shows whether a master may evict: if Redis evicts a lock, two clients can hold it. Locks have expiries, so
- * every maxmemory-policy except noeviction may evict them once maxmemory is reached. INFO has these settings even if
- * CONFIG is forbidden. If the proxy's user may not call INFO, nothing is known, and nothing is logged.
+ * Limits. INFO clients has maxclients, which limits the connections that single clients may have to the node. INFO
+ * memory shows whether a master may evict locks, and two clients could hold one: locks have expiries, so every
+ * maxmemory-policy except noeviction evicts them once maxmemory is reached. If the proxy's user may not call INFO,
+ * nothing is known, and nothing is logged.
  *
  * Presence. After a replica was promoted by hand, or a name has moved, some proxies may go on before the Redis of
  * before, and two proxies give out the same locks. Each process writes every 10 s to one hash in Redis that it is there
  * (presence.lua). The answer names the processes that were there when the data got a new replication id, and have not
- * followed. A proxy writes once it has met another proxy's lease: before, there is nothing that could split. Only a
- * standalone and Sentinel's master are asked: a cluster's nodes agree on each slot's master. Two Redis servers that
- * never had the same data have nothing by which proxies could know of each other.
+ * followed. A proxy writes once it has met another proxy's lease: before, there is nothing that could split. A
+ * cluster's nodes agree on each slot's master, and are not asked.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,8 +36,11 @@
 #include "proxy/upstream/script.h"
 #include "proxy/worker/private.h"
 
-enum { PLACE_MAX = 128 };
-enum { AGAIN_MS = 10 * 1000, REFUSED_MS = 600 * 1000 /* each question is an entry in the node's ACL LOG */ };
+enum {
+    PLACE_MAX = 128,
+    AGAIN_MS = 10 * 1000,
+    REFUSED_MS = 600 * 1000 /* each question is an entry in the node's ACL LOG */
+};
 
 /* ---- readiness ------------------------------------------------------------------------------------------ */
 
@@ -159,17 +159,13 @@ static const char *policy_name(unsigned policy) {
     return policy < OTHER ? POLICIES[policy] : "other";
 }
 
-/* Whether the call has ended with INFO's page. */
-static bool is_page(const struct call_end *end, struct resp_item *page) {
-    const char *p = end->reply;
-    return !end->error && resp_item_read(&p, end->reply + end->len, page) && (page->type == '$' || page->type == '=');
-}
-
-/* Finds the text behind `name`, which begins a line, up to the end of that. NULL: not found. */
-static const char *info_field(const struct resp_item *page, const char *name, size_t *len) {
-    const char *at = memmem(page->str, page->len, name, strlen(name));
-    if (at)
-        *len = strcspn(at + strlen(name), "\r\n");
+/* Finds the text behind `name`, which begins a line of INFO's page, up to its end. NULL: not found, or no page. */
+static const char *info_field(const struct call_end *end, const char *name, size_t *len) {
+    const char *p = end->reply, *at = NULL;
+    struct resp_item page;
+    if (!end->error && resp_item_read(&p, end->reply + end->len, &page) && (page.type == '$' || page.type == '='))
+        at = memmem(page.str, page.len, name, strlen(name));
+    *len = at ? strcspn(at + strlen(name), "\r\n") : 0;
     return at ? at + strlen(name) : NULL;
 }
 
@@ -191,16 +187,13 @@ static void ask_info(struct worker *w, size_t master, const char *section, bool 
 
 static void clients_answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    struct resp_item page;
-    size_t len = 0;
+    size_t len;
+    const char *most = info_field(end, "\nmaxclients:", &len);
+    unsigned long long number = most ? strtoull(most, NULL, 10) : 0;
     if (!end->error && strncmp(end->reply, "-NOPERM", 7) == 0)
         thread_of(w)->capacity_ms = worker_now(w) + REFUSED_MS - AGAIN_MS;
-    if (c->count == (uint32_t)upstream_map_print(w->upstream) && is_page(end, &page)) {
-        const char *most = info_field(&page, "\nmaxclients:", &len);
-        unsigned long long number = most ? strtoull(most, NULL, 10) : 0;
-        if (number > 0 && number < UINT32_MAX)
-            upstream_note_maxclients(upstream_master(w->upstream, c->index), (uint32_t)number);
-    }
+    if (c->count == (uint32_t)upstream_map_print(w->upstream) && number > 0 && number < UINT32_MAX)
+        upstream_note_maxclients(upstream_master(w->upstream, c->index), (uint32_t)number);
     request_reply(c->request, "", 0, true);
 }
 
@@ -221,11 +214,9 @@ static void memory_answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct worker_thread *t = thread_of(w);
     struct eviction_state *known = &t->evictions, *found = &t->evictions_found;
-    struct resp_item page;
-    size_t len = 0, limit_len = 0;
-    bool right = is_page(end, &page);
-    const char *policy = right ? info_field(&page, "\nmaxmemory_policy:", &len) : NULL;
-    const char *limit = right ? info_field(&page, "\nmaxmemory:", &limit_len) : NULL;
+    size_t len, limit_len;
+    const char *policy = info_field(end, "\nmaxmemory_policy:", &len);
+    const char *limit = info_field(end, "\nmaxmemory:", &limit_len);
     invariant(t->evictions_due > 0, "more masters answer than were asked");
     if (policy && limit) {
         unsigned which = NOEVICTION;

@@ -14,8 +14,7 @@
  * With `take-over switch` it does not end: the process that leaves closes its clients and ends, and the new one holds
  * all writes until the longest lease is over that the process before knew of.
  *
- * The host name of a standalone is looked up every dns-refresh, at a reload, and soon after the node has failed. If it
- * leads to another machine, all threads go there together, or none does.
+ * The host name of a standalone is looked up every dns-refresh, at a reload, and soon after the node has failed:
  *
  *      the name leads elsewhere ──> has the other Redis what this proxy has written?   (the mark)
  *                                   does it take a write?
@@ -24,8 +23,8 @@
  *                                                          │                           no, it is gone: go
  *                                                          └─> yes: stay there, and warn
  *
- * A Redis without the mark has other data. The proxy goes there only after the old Redis was out of reach three times
- * in a row.
+ * All threads go together. To a Redis without the mark, which has other data, they go only after the old Redis was out
+ * of reach three times in a row.
  */
 #include <stdio.h>
 #include <string.h>
