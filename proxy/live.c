@@ -98,8 +98,7 @@ bool secure_load(struct secure *s, struct config *c, struct config_errors *error
     return right;
 }
 
-/* New connections use the contexts of `fresh`, which is taken over. A side that is plain in one of them stays as it is.
- */
+/* New connections use the contexts of `fresh`, which is taken over. A side that is plain in one of them stays. */
 static void secure_replace(struct secure *s, struct secure *fresh) {
     for (size_t i = 0; i < SECURE_SIDES; i++) {
         if (s->side[i] && fresh->side[i])

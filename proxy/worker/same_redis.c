@@ -42,8 +42,7 @@
 enum { MARK_SLOT = 0, ERROR_MAX = 200, AWAY_LEAST = 3 };
 enum { SPACE_MARK_MS = 2 * 60 * 1000, HOST_MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000 };
 
-/* Begins a command on a key that no client is shown, as it is named like a guard record. `whose`: a process's id, "".
- */
+/* Begins a command on a key that no client is shown: it is named like a guard record. `whose`: a process's id, "". */
 static void build_mark(struct worker *w, const char *command, size_t argc, const char *what, const char *whose,
                        const char *suffix) {
     char key[128];

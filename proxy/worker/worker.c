@@ -13,8 +13,7 @@
  *   stop     no new clients; each session is closed once all its replies are written, all within a bound
  *
  * A request that was read is answered; a request that was not read is not run. Only a stop gives a last expiry to the
- * leases that the proxy renews, some at a time, so that their owners still hold them when they connect to another
- * proxy.
+ * leases that the proxy renews, some at a time: their owners still hold them when they connect to another proxy.
  */
 #include <linux/filter.h>
 #include <string.h>
@@ -56,8 +55,7 @@ static void free_closed(struct worker *w) {
 
 /* ---- the end of a worker ------------------------------------------------------------------------------ */
 
-/* Has the kernel drop new handshakes (SYN) before a listener closes, which resets connections that were not accepted.
- */
+/* Has the kernel drop new handshakes (SYN) before a listener closes: that resets connections not accepted yet. */
 static void refuse_handshakes(int fd) {
     enum { FLAGS_AT = 13, SYN = 0x02, ACK = 0x10 }; /* in the TCP header */
     struct sock_filter code[] = {
