@@ -1,21 +1,21 @@
 /*
- * Starts and stops private redis-servers, and starts them again if they end by themselves:
+ * Private redis-servers, each on a unix socket in a temporary folder, for trials: the embedded upstream, and embedded
+ * witnesses. One that ends by itself is started again:
  *
  *      runs ── its pidfd is readable ──> reap, report ── pause ──> start ──> runs
  *
  * The pause doubles each time. After the server has run for a while, the pause is short again.
  */
-#include "proxy/embedded.h"
+
+#include "proxy/private.h"
 
 #include <errno.h>
-#include <ev.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -33,9 +33,9 @@ struct embedded {
     struct embedded *next;
     pid_t pid;
     char folder[PATH_SIZE];
-    char socket[PATH_SIZE + 16];
-    char address[PATH_SIZE + 32];
-    struct ev_loop *loop; /* NULL: the server is not watched */
+    char address[PATH_SIZE + 32]; /* unix:SOCKET */
+    const char *socket;           /* in the address */
+    struct ev_loop *loop;         /* NULL: the server is not watched */
     struct ev_io end;
     struct ev_timer again;
     int pidfd;
@@ -79,44 +79,40 @@ static bool answers(const char *path) {
     return ok;
 }
 
-struct embedded *embedded_start(const struct embedded_role *role, struct embedded *others, char *error,
-                                size_t error_size) {
+const char *embedded_start(struct embedded **servers, const struct embedded_role *role, char *error, size_t size) {
     struct embedded *e = memory_zalloc(sizeof(*e));
     e->role = role;
     snprintf(e->folder, sizeof(e->folder), "/tmp/lockkeeper-redis-XXXXXX");
     if (!mkdtemp(e->folder)) {
-        snprintf(error, error_size, "%s embedded: no temporary folder in /tmp: %s", role->directive, strerror(errno));
+        snprintf(error, size, "%s embedded: no temporary folder in /tmp: %s", role->directive, strerror(errno));
         memory_free(e);
         return NULL;
     }
-    snprintf(e->socket, sizeof(e->socket), "%s/redis.sock", e->folder);
-    snprintf(e->address, sizeof(e->address), "unix:%s", e->socket);
+    snprintf(e->address, sizeof(e->address), "unix:%s/redis.sock", e->folder);
+    e->socket = e->address + strlen("unix:");
     e->pidfd = -1;
     fork_server(e);
     for (int i = 0; e->pid > 0 && i < START_TRIES; i++) {
         int status;
         if (answers(e->socket)) {
-            e->next = others;
-            return e;
+            e->next = *servers;
+            *servers = e;
+            return e->address;
         }
         if (waitpid(e->pid, &status, WNOHANG) == e->pid) {
             e->pid = 0;
             bool missing = WIFEXITED(status) && WEXITSTATUS(status) == NOT_FOUND;
-            snprintf(error, error_size, "%s embedded: redis-server %s", role->directive,
+            snprintf(error, size, "%s embedded: redis-server %s", role->directive,
                      missing ? "was not found; install it (Debian: apt-get install redis-server) or name an upstream, "
                                "for example --upstream standalone 127.0.0.1:6379"
                              : "did not start");
             break;
         }
         nanosleep(&(struct timespec){.tv_nsec = TRY_NS}, NULL);
-        snprintf(error, error_size, "%s embedded: redis-server does not answer", role->directive);
+        snprintf(error, size, "%s embedded: redis-server does not answer", role->directive);
     }
     embedded_stop(e);
     return NULL;
-}
-
-const char *embedded_address(const struct embedded *e) {
-    return e->address;
 }
 
 int embedded_pid(const struct embedded *e) {
@@ -132,7 +128,6 @@ static void watch(struct embedded *e) {
         log_warning("%s is not watched: %s", e->role->name, strerror(errno));
         return;
     }
-    fcntl(e->pidfd, F_SETFD, FD_CLOEXEC);
     ev_io_set(&e->end, e->pidfd, EV_READ);
     ev_io_start(e->loop, &e->end);
 }

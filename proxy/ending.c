@@ -1,17 +1,29 @@
-/* Decides the effect of a signal that ends the process, and notifies workers, systemd and the log. Starts the process
- * that takes over, and waits in the loop until it reports that it accepts clients. */
-#include "proxy/ending.h"
+/*
+ * How the process ends.
+ *
+ *      SIGTERM, SIGINT   stop: finish what is in flight, for finish-timeout. Exception: with reuse-port, if
+ *                        another process listens on the port, leave. A second signal: exit at once
+ *      SIGQUIT           leave: no new clients; connected clients are served until they go, for shutdown-timeout
+ *      SIGUSR2           take-over: start the program anew on the same sockets; when it accepts clients, leave
+ *
+ * SIGTERM turns a leave into a stop. All of this happens in the first worker's loop. The process that takes over is the
+ * same program with the same command line, which is read again:
+ *
+ *      this process                                     the new one
+ *      SIGUSR2 ── sockets, a pipe ────────────────────> reads its configuration, connects, accepts
+ *      leave <───────────────────────────── a byte ──── inherit_tell; if none comes in time, nothing changes
+ */
+
+#include "proxy/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +34,6 @@
 #include "proxy/base/memory.h"
 #include "proxy/lock/engine.h"
 #include "proxy/session/commands/commands.h"
-#include "proxy/worker/worker.h"
 
 enum { FIRST = 3 /* descriptor of the new process */, OWN = 4 /* the variables of HANDED_ */ };
 static const double READY_SECONDS = 60.0;
@@ -64,24 +75,29 @@ void notify_reloading(void) {
 
 /* ---- the end ------------------------------------------------------------------------------------------ */
 
-static void close_admin(struct ending *e) {
-    admin_server_close(*e->monitor);
-    *e->monitor = NULL;
+/* The configuration in force in this thread. */
+static const struct config *config_of(const struct ending *e) {
+    return e->shared->workers[0]->config;
+}
+
+static int64_t finish_ms(const struct ending *e) {
+    const struct config *c = config_of(e);
+    return (c->finish_timeout_s < c->shutdown_timeout_s ? c->finish_timeout_s : c->shutdown_timeout_s) * 1000;
 }
 
 /* Has all threads close their clients, within finish-timeout. */
 static void stop_workers(struct ending *e) {
     for (unsigned i = 0; i < e->shared->threads; i++)
-        worker_stop(e->shared->workers[i], live_finish_ms(e->live));
+        worker_stop(e->shared->workers[i], finish_ms(e));
 }
 
 /* Leaves. If another process has taken the sockets, it also serves the operator's pages from now on. */
 static void leave(struct ending *e, bool handed, bool succeeded) {
-    int64_t bound_ms = live_shutdown_ms(e->live);
+    int64_t bound_ms = config_of(e)->shutdown_timeout_s * 1000;
     e->leaving = true;
     e->handed = handed;
     if (succeeded)
-        close_admin(e);
+        e->close_pages(e->arg);
     if (!handed)
         notify_stopping(bound_ms);
     log_notice("Clients are served until they leave, for %lld s at most; connected are %llu",
@@ -115,14 +131,14 @@ static void stop(struct ending *e, const char *signal) {
     }
     e->stopping = true;
     cancel_successor(e);
-    if (!e->leaving && e->config->reuse_port && listen_has_rival(e->listeners)) {
+    if (!e->leaving && config_of(e)->reuse_port && listen_has_rival(e->listeners)) {
         log_notice("Received %s, and another process has the port", signal);
         leave(e, false, true);
         return;
     }
     log_notice("Received %s: finishing what is in flight", signal);
     if (!e->handed)
-        notify_stopping(live_finish_ms(e->live));
+        notify_stopping(finish_ms(e));
     stop_workers(e);
 }
 
@@ -153,7 +169,7 @@ static bool let_go(struct ending *e) {
     atomic_store(&e->shared->lets_go, true);
     ending_tell(e, false);
     notify_state("MAINPID=%d\nREADY=1", (int)pid);
-    close_admin(e);
+    e->close_pages(e->arg);
     stop_workers(e);
     return true;
 }
@@ -186,9 +202,8 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
     notify_state("READY=1");
 }
 
-/* Starts the program with these descriptors as 3, 4, ..., and with `own` in front of this process's environment. No
- * name of a predecessor's is left in it: inherit_read has removed them. The descriptors are first copied to higher
- * numbers, since they may have one of these numbers. Returns an errno. */
+/* Starts the program with these descriptors as 3, 4, ..., and with `own` in front of this process's environment. The
+ * descriptors are first copied to higher numbers, since they may have such a number. Returns an errno. */
 static int spawn(char **argv, const struct text own[OWN], const int *fds, size_t count, pid_t *pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -226,11 +241,11 @@ static int spawn(char **argv, const struct text own[OWN], const int *fds, size_t
     return failed;
 }
 
-/* Starts the new process. `mark` is what it has to find in its Redis; NULL: nothing. False: that failed, and the log
- * has the reason. */
+/* Starts the new process. `mark` is what it has to find in its Redis; NULL: nothing. False: the log has the reason. */
 static bool start_successor(struct ending *e, const char *mark) {
     struct ev_loop *loop = worker_loop(e->shared->workers[0]);
-    size_t count;
+    const struct listen_set *set = e->listeners;
+    size_t count = 0;
     int ends[2];
     pid_t pid = 0;
     if (!e->board)
@@ -240,22 +255,23 @@ static bool start_successor(struct ending *e, const char *mark) {
         log_warning("No take-over: %s", strerror(errno));
         return false;
     }
-    struct handed_socket *sockets = listen_offer(e->listeners, &count);
     struct text own[OWN] = {0};
-    int *fds = memory_alloc((count + 3) * sizeof(*fds));
+    int *fds = memory_alloc((set->count + 3) * sizeof(*fds));
     fds[0] = ends[1];
     text_printf(&own[0], "%s=", HANDED_SOCKETS);
-    for (size_t i = 0; i < count; i++) {
-        text_printf(&own[0], "%c", HANDED_LETTERS[2 * (size_t)sockets[i].use + (sockets[i].managed ? 1 : 0)]);
-        fds[1 + i] = sockets[i].fd;
+    for (size_t i = 0; i < set->count; i++) {
+        const struct worker_socket *w = &set->sockets[i];
+        if (w->copy)
+            continue;
+        text_printf(&own[0], "%c", HANDED_LETTERS[2 * (size_t)(w->tls ? SOCKET_TLS : SOCKET_PLAIN) + w->shared]);
+        fds[++count] = w->fd;
     }
-    memory_free(sockets);
-    if (*e->monitor) {
+    if (set->admin_fd >= 0) {
         text_printf(&own[0], "%c", HANDED_LETTERS[2 * (size_t)SOCKET_ADMIN]);
-        fds[++count] = admin_server_socket(*e->monitor);
+        fds[++count] = set->admin_fd;
     }
     fds[++count] = e->board_file;
-    text_printf(&own[1], "%s=%s", HANDED_PATH, e->listeners->unix_path ? e->listeners->unix_path : "");
+    text_printf(&own[1], "%s=%s", HANDED_PATH, set->unix_path ? set->unix_path : "");
     text_printf(&own[2], "%s=%s", HANDED_MARK, mark ? mark : "");
     text_printf(&own[3], "%s=%d", HANDED_BOARD, e->board ? FIRST + (int)count : 0);
     int failed = spawn(e->argv, own, fds, count + (e->board != NULL), &pid);
@@ -322,7 +338,7 @@ void ending_signal(struct ending *e, int number) {
     } else if (!e->leaving && !e->stopping) {
         cancel_successor(e);
         log_notice("Received SIGQUIT: no new clients");
-        leave(e, false, e->config->reuse_port && listen_has_rival(e->listeners));
+        leave(e, false, config_of(e)->reuse_port && listen_has_rival(e->listeners));
     }
 }
 

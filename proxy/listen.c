@@ -1,16 +1,24 @@
-/* Opens the listening sockets: bind x port, bind x tls-port, and unixsocket; or uses sockets that were passed on. */
-#include "proxy/listen.h"
+/*
+ * The listening sockets, opened before any thread starts, or passed to this process: by systemd (sd_listen_fds(3)), or
+ * by the process from which it takes over (ending.c).
+ *
+ *      systemd        LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES        descriptors 3, 4, ...: they define where to listen
+ *      predecessor    LOCKKEEPER_HANDED, a letter for each socket;  descriptor 3: to report that clients are accepted;
+ *                     LOCKKEEPER_HANDED_PATH, the unix socket's     4, 5, ...: used if the configuration has them
+ *                     LOCKKEEPER_HANDED_MARK, for worker/same_redis.c
+ *                     LOCKKEEPER_HANDED_BOARD, for base/handed_board.h
+ */
+
+#include "proxy/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -33,53 +41,41 @@ static void take_descriptor(struct inherited *in, int fd, enum socket_use use, b
     in->managed |= managed;
 }
 
-/* Reads systemd's sockets: a socket named "tls" (FileDescriptorName=) speaks TLS. */
-static void read_managed(struct inherited *in) {
-    const char *pid = getenv("LISTEN_PID"), *names = getenv("LISTEN_FDNAMES");
+void inherit_read(struct inherited *in) {
+    static const char known[] = HANDED_LETTERS;
+    const char *letters = getenv(HANDED_SOCKETS), *path = getenv(HANDED_PATH), *mark = getenv(HANDED_MARK);
+    const char *board = getenv(HANDED_BOARD), *pid = getenv("LISTEN_PID"), *names = getenv("LISTEN_FDNAMES");
     const char *fds = pid && strtol(pid, NULL, 10) == (long)getpid() ? getenv("LISTEN_FDS") : NULL;
     long number = fds ? strtol(fds, NULL, 10) : 0;
-    size_t count = number > 0 && number < COUNT_MAX ? (size_t)number : 0;
+    size_t count = letters ? strlen(letters) : number > 0 && number < COUNT_MAX ? (size_t)number : 0;
+    *in = (struct inherited){.predecessor = letters ? FIRST : -1};
     in->sockets = memory_zalloc((count + 1) * sizeof(*in->sockets));
+    if (letters) {
+        bool boarded = board && strtol(board, NULL, 10) == FIRST + 1 + (long)count;
+        in->path = path && path[0] ? memory_strdup(path) : NULL;
+        in->mark = mark && mark[0] ? memory_strdup(mark) : NULL;
+        in->board = boarded ? handed_board_open(FIRST + 1 + (int)count) : NULL;
+        fcntl(FIRST, F_SETFD, FD_CLOEXEC);
+    }
     for (size_t i = 0; i < count; i++) {
-        size_t len = names ? strcspn(names, ":") : 0;
+        const char *at = letters ? strchr(known, letters[i]) : NULL;
+        size_t index = at ? (size_t)(at - known) : 0, len = names ? strcspn(names, ":") : 0;
+        if (letters) {
+            take_descriptor(in, FIRST + 1 + (int)i, (enum socket_use)(index / 2), index % 2 == 1);
+            continue;
+        }
+        /* systemd's: a socket named "tls" (FileDescriptorName=) speaks TLS */
         bool tls = len == 3 && memcmp(names, "tls", 3) == 0;
         take_descriptor(in, FIRST + (int)i, tls ? SOCKET_TLS : SOCKET_PLAIN, true);
         names = names && names[len] ? names + len + 1 : NULL;
     }
+    static const char *const variables[] = {HANDED_SOCKETS, HANDED_PATH,  HANDED_MARK,     HANDED_BOARD,
+                                            "LISTEN_PID",   "LISTEN_FDS", "LISTEN_FDNAMES"};
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
+        unsetenv(variables[i]);
 }
 
-static void read_handed(struct inherited *in, const char *letters) {
-    static const char known[] = HANDED_LETTERS;
-    const char *path = getenv(HANDED_PATH), *mark = getenv(HANDED_MARK), *board = getenv(HANDED_BOARD);
-    size_t count = strlen(letters);
-    in->path = path && path[0] ? memory_strdup(path) : NULL;
-    in->mark = mark && mark[0] ? memory_strdup(mark) : NULL;
-    in->board =
-        board && strtol(board, NULL, 10) == FIRST + 1 + (long)count ? handed_board_open(FIRST + 1 + (int)count) : NULL;
-    in->predecessor = FIRST;
-    fcntl(FIRST, F_SETFD, FD_CLOEXEC);
-    in->sockets = memory_zalloc((count + 1) * sizeof(*in->sockets));
-    for (size_t i = 0; i < count; i++) {
-        const char *at = strchr(known, letters[i]);
-        size_t index = at ? (size_t)(at - known) : 0;
-        take_descriptor(in, FIRST + 1 + (int)i, (enum socket_use)(index / 2), index % 2 == 1);
-    }
-}
-
-void inherit_read(struct inherited *in) {
-    const char *letters = getenv(HANDED_SOCKETS);
-    *in = (struct inherited){.predecessor = -1};
-    if (letters)
-        read_handed(in, letters);
-    else
-        read_managed(in);
-    static const char *const names[] = {HANDED_SOCKETS, HANDED_PATH,  HANDED_MARK,     HANDED_BOARD,
-                                        "LISTEN_PID",   "LISTEN_FDS", "LISTEN_FDNAMES"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        unsetenv(names[i]);
-}
-
-/* Whether a socket at one address is a socket at the other; `any`: or takes it, since one of them is every address. */
+/* Whether both are one address (there is one unix socket); `any`: or one includes the other. */
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b, bool any) {
     if (a->sa_family != b->sa_family)
         return false;
@@ -90,7 +86,7 @@ static bool same_address(const struct sockaddr *a, const struct sockaddr *b, boo
     }
     const struct sockaddr_in6 *x = (const void *)a, *y = (const void *)b;
     if (a->sa_family != AF_INET6 || x->sin6_port != y->sin6_port)
-        return false;
+        return a->sa_family == AF_UNIX;
     if (any && (IN6_IS_ADDR_UNSPECIFIED(&x->sin6_addr) || IN6_IS_ADDR_UNSPECIFIED(&y->sin6_addr)))
         return true;
     return (any || x->sin6_scope_id == y->sin6_scope_id) && IN6_ARE_ADDR_EQUAL(&x->sin6_addr, &y->sin6_addr);
@@ -111,20 +107,8 @@ static int inherit_take(struct inherited *in, const struct sockaddr *address, en
     return -1;
 }
 
-static struct handed_socket *inherited_unix(const struct inherited *in) {
-    for (size_t i = 0; i < in->count; i++) {
-        struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
-        socklen_t len = sizeof(own);
-        struct handed_socket *s = &in->sockets[i];
-        if (!s->managed && getsockname(s->fd, (struct sockaddr *)&own, &len) == 0 && own.ss_family == AF_UNIX)
-            return s;
-    }
-    return NULL;
-}
-
 void inherit_close_rest(struct inherited *in) {
-    const struct handed_socket *file = inherited_unix(in);
-    if (in->path && !(file && file->taken))
+    if (in->path)
         unlink(in->path);
     for (size_t i = 0; i < in->count; i++)
         if (!in->sockets[i].taken)
@@ -148,6 +132,14 @@ void inherit_free(struct inherited *in) {
 
 /* ---- addresses -------------------------------------------------------------------------------------- */
 
+/* Closes the descriptor, and keeps errno. */
+static int failed(int fd) {
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
 /* Opens a socket at an address. backlog < 0: without listening. */
 static int tcp_socket(const struct addrinfo *a, bool reuse_port, int backlog) {
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -161,10 +153,7 @@ static int tcp_socket(const struct addrinfo *a, bool reuse_port, int backlog) {
         setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
     if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && (backlog < 0 || listen(fd, backlog) == 0))
         return fd;
-    int saved = errno;
-    close(fd);
-    errno = saved;
-    return -1;
+    return failed(fd);
 }
 
 static struct addrinfo *resolve(const char *address, int64_t port) {
@@ -187,54 +176,26 @@ static const struct listen_claim *claimed(const struct listen_set *set, const st
     return NULL;
 }
 
-int listen_admin(struct listen_set *set, const struct config *c, struct config_errors *errors) {
-    enum { BACKLOG = 512 };
-    struct addrinfo *a = resolve(c->admin_bind, c->admin_port);
-    long long port = c->admin_port;
-    const struct listen_claim *other = a ? claimed(set, a) : NULL;
-    int fd = a && !other ? inherit_take(set->inherited, a->ai_addr, SOCKET_ADMIN) : -1;
-    if (a && !other && fd < 0)
-        fd = tcp_socket(a, c->reuse_port, set->trial ? -1 : BACKLOG);
-    int saved = errno;
-    if (a)
-        freeaddrinfo(a);
-    if (!a)
-        config_refuse(errors, c, "admin-bind",
-                      "admin-port %lld: can't listen on admin-bind %s: expected an address of this machine", port,
-                      c->admin_bind);
-    else if (other)
-        config_refuse(errors, c, "admin-port", "admin-port %lld: can't listen on admin-bind %s: %s has it already",
-                      port, c->admin_bind, other->directive);
-    else if (fd < 0 && !(set->trial && saved == EADDRINUSE))
-        config_refuse(errors, c, saved == EADDRNOTAVAIL ? "admin-bind" : "admin-port",
-                      "admin-port %lld: can't listen on admin-bind %s: %s", port, c->admin_bind, strerror(saved));
-    return fd;
+static void add(struct listen_set *set, struct worker_socket s) {
+    set->sockets = memory_realloc(set->sockets, (set->count + 1) * sizeof(*set->sockets));
+    set->sockets[set->count++] = s;
 }
 
-static void add(struct listen_set *set, size_t thread, int fd, bool tls, bool shared) {
-    struct listen_row *row = &set->rows[thread % set->threads];
-    row->sockets = memory_realloc(row->sockets, (row->count + 1) * sizeof(*row->sockets));
-    row->sockets[row->count++] = (struct worker_socket){.fd = fd, .tls = tls, .shared = shared};
-}
-
-/* Takes the predecessor's sockets at an address, one for each thread that it had. If there are more threads now, the
- * others share the first socket. Returns whether there were any. */
-static bool take_address(struct listen_set *set, const struct addrinfo *a, bool tls, int backlog) {
+/* Takes the predecessor's sockets at an address, one for each thread that it had; if there are more threads now, the
+ * others share the first socket. Without such sockets opens the address for all threads; false with errno. */
+static bool open_sockets(struct listen_set *set, const struct config *c, const struct addrinfo *a, bool tls) {
     int first = -1;
-    size_t taken = 0;
+    unsigned taken = 0;
     for (int fd; (fd = inherit_take(set->inherited, a->ai_addr, tls ? SOCKET_TLS : SOCKET_PLAIN)) >= 0; taken++) {
-        listen(fd, backlog); /* tcp-backlog may have changed */
-        add(set, taken, fd, tls, false);
+        listen(fd, (int)c->tcp_backlog); /* it may have changed */
+        add(set, (struct worker_socket){.fd = fd, .thread = taken % (unsigned)set->threads, .tls = tls});
         first = first < 0 ? fd : first;
     }
-    for (size_t t = taken; first >= 0 && t < set->threads; t++)
-        add(set, t, fcntl(first, F_DUPFD_CLOEXEC, 0), tls, false);
-    return taken > 0;
-}
-
-/* Opens an address for all threads; false with errno. */
-static bool open_sockets(struct listen_set *set, const struct config *c, const struct addrinfo *a, bool tls) {
-    if (take_address(set, a, tls, (int)c->tcp_backlog))
+    for (unsigned t = taken; first >= 0 && t < set->threads; t++) {
+        int copy = fcntl(first, F_DUPFD_CLOEXEC, 0);
+        add(set, (struct worker_socket){.fd = copy, .thread = t, .tls = tls, .copy = true});
+    }
+    if (taken > 0)
         return true;
     bool reuse_port = c->reuse_port || set->threads > 1;
     if (set->trial || (reuse_port && !c->reuse_port)) {
@@ -248,7 +209,7 @@ static bool open_sockets(struct listen_set *set, const struct config *c, const s
         int fd = tcp_socket(a, reuse_port, (int)c->tcp_backlog);
         if (fd < 0)
             return false;
-        add(set, t, fd, tls, false);
+        add(set, (struct worker_socket){.fd = fd, .thread = t, .tls = tls});
     }
     return true;
 }
@@ -298,19 +259,6 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
 
 /* ---- the unix socket ------------------------------------------------------------------------------- */
 
-/* Whether a socket's file can be created: an existing socket may be replaced, another file may not. errno has the
- * reason. */
-static bool unix_free(const char *path) {
-    struct stat file;
-    if (lstat(path, &file) == 0 && !S_ISSOCK(file.st_mode)) {
-        errno = EEXIST;
-        return false;
-    }
-    char folder[sizeof(((struct sockaddr_un *)0)->sun_path)];
-    snprintf(folder, sizeof(folder), "%s", path);
-    return eaccess(dirname(folder), W_OK | X_OK) == 0;
-}
-
 /* Binds a unix socket such that the path always leads to a listening socket: another process's file is replaced, not
  * removed first. Returns whether it listens; else errno has the reason. */
 static bool bind_unix(int fd, const struct config *c) {
@@ -332,33 +280,36 @@ static bool bind_unix(int fd, const struct config *c) {
     return false;
 }
 
-/* Returns the predecessor's socket, or a new one; -1 with errno. */
+/* Returns the predecessor's socket, whose file then stays, or a new one; -1 with errno. */
 static int unix_socket(struct listen_set *set, const struct config *c) {
-    const char *path = set->inherited->path;
-    struct handed_socket *s = path && strcmp(path, c->unixsocket) == 0 ? inherited_unix(set->inherited) : NULL;
-    if (s && !s->taken) {
-        s->taken = true;
-        return s->fd;
-    }
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind_unix(fd, c))
+    static const struct sockaddr own = {.sa_family = AF_UNIX};
+    char **path = &set->inherited->path;
+    int fd = *path && strcmp(*path, c->unixsocket) == 0 ? inherit_take(set->inherited, &own, SOCKET_PLAIN) : -1;
+    if (fd >= 0) {
+        memory_free(*path);
+        *path = NULL;
         return fd;
-    int saved = errno;
-    close(fd);
-    errno = saved;
-    return -1;
+    }
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    return fd < 0 || bind_unix(fd, c) ? fd : failed(fd);
 }
 
+/* An existing socket may be replaced, another file may not. */
 static bool open_unix(struct listen_set *set, const struct config *c, struct config_errors *errors) {
+    struct stat file;
+    char folder[sizeof(((struct sockaddr_un *)0)->sun_path)];
     int fd = -1;
-    if (!unix_free(c->unixsocket) || (!set->trial && (fd = unix_socket(set, c)) < 0))
+    snprintf(folder, sizeof(folder), "%s", c->unixsocket);
+    bool right = lstat(c->unixsocket, &file) != 0 || S_ISSOCK(file.st_mode);
+    if (!right)
+        errno = EEXIST;
+    if (!right || eaccess(dirname(folder), W_OK | X_OK) != 0 || (!set->trial && (fd = unix_socket(set, c)) < 0))
         return config_refuse(errors, c, "unixsocket", "unixsocket '%s': can't listen: %s", c->unixsocket,
                              strerror(errno));
     set->unix_path = c->unixsocket;
     if (set->trial)
         return true;
-    add(set, 0, fd, false, false);
-    struct stat file;
+    add(set, (struct worker_socket){.fd = fd});
     if (stat(c->unixsocket, &file) == 0)
         set->unix_inode = file.st_ino;
     text_printf(&set->text, "%sunix:%s", set->text.len ? ", " : "", c->unixsocket);
@@ -367,52 +318,37 @@ static bool open_unix(struct listen_set *set, const struct config *c, struct con
 
 /* ---- systemd's sockets ------------------------------------------------------------------------------ */
 
-static void add_managed_text(struct listen_set *set, const struct handed_socket *s) {
-    struct sockaddr_storage own;
-    char host[NI_MAXHOST], port[NI_MAXSERV];
-    socklen_t len = sizeof(own);
-    if (getsockname(s->fd, (struct sockaddr *)&own, &len) != 0)
-        return;
-    if (own.ss_family == AF_UNIX)
-        text_printf(&set->text, "%sunix:%.*s", set->text.len ? ", " : "",
-                    (int)(len - offsetof(struct sockaddr_un, sun_path)), ((struct sockaddr_un *)&own)->sun_path);
-    else if (getnameinfo((struct sockaddr *)&own, len, host, sizeof(host), port, sizeof(port),
-                         NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-        add_text(set, host, strtoll(port, NULL, 10), s->use == SOCKET_TLS);
-}
-
 /* Takes all of systemd's sockets; all threads share each. */
 static void take_managed(struct listen_set *set) {
     for (size_t i = 0; i < set->inherited->count; i++) {
         struct handed_socket *s = &set->inherited->sockets[i];
+        struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
+        char host[NI_MAXHOST], port[NI_MAXSERV];
+        socklen_t len = sizeof(own);
         if (!s->managed)
             continue;
         s->taken = true;
-        for (size_t t = 0; t < set->threads; t++)
-            add(set, t, t == 0 ? s->fd : fcntl(s->fd, F_DUPFD_CLOEXEC, 0), s->use == SOCKET_TLS, true);
-        add_managed_text(set, s);
+        for (unsigned t = 0; t < set->threads; t++)
+            add(set, (struct worker_socket){.fd = t == 0 ? s->fd : fcntl(s->fd, F_DUPFD_CLOEXEC, 0),
+                                            .thread = t,
+                                            .tls = s->use == SOCKET_TLS,
+                                            .shared = true,
+                                            .copy = t > 0});
+        getsockname(s->fd, (struct sockaddr *)&own, &len);
+        if (own.ss_family == AF_UNIX)
+            text_printf(&set->text, "%sunix:%.*s", set->text.len ? ", " : "",
+                        (int)(len - offsetof(struct sockaddr_un, sun_path)), ((struct sockaddr_un *)&own)->sun_path);
+        else if (getnameinfo((struct sockaddr *)&own, len, host, sizeof(host), port, sizeof(port),
+                             NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+            add_text(set, host, strtoll(port, NULL, 10), s->use == SOCKET_TLS);
     }
 }
 
 /* ---- all ------------------------------------------------------------------------------------------- */
 
-/* Reports a proxy to which no client could connect, unless that follows from another error. */
-static bool nobody_can_connect(const struct config *c, struct config_errors *errors) {
-    if (config_is_wrong(errors, "unixsocket") || config_is_wrong(errors, "tls-port") ||
-        config_is_wrong(errors, "bind") || config_is_wrong(errors, "port"))
-        return false;
-    if (c->port == 0 && c->tls_port == 0)
-        return config_refuse(errors, c, "port",
-                             "port 0: expected a tls-port or a unixsocket too, or no client can connect");
-    if (c->bind.count == 0)
-        return config_refuse(errors, c, "bind", "bind '': expected at least one address");
-    return config_refuse(errors, c, "bind", "bind: expected at least one address of this machine");
-}
-
 static bool open_all(struct listen_set *set, const struct config *c, struct config_errors *errors) {
     size_t opened = 0;
-    bool right = true;
-    bool somewhere = !config_is_wrong(errors, "bind");
+    bool right = true, somewhere = !config_is_wrong(errors, "bind");
     bool plain = somewhere && c->port != 0 && !config_is_wrong(errors, "port");
     bool secured = somewhere && c->tls_port != 0 && !config_is_wrong(errors, "tls-port");
     for (size_t i = 0; i < 2 * c->bind.count; i++) {
@@ -425,80 +361,89 @@ static bool open_all(struct listen_set *set, const struct config *c, struct conf
     }
     if (c->unixsocket && c->unixsocket[0] && !open_unix(set, c, errors))
         right = false;
-    return (opened > 0 || set->unix_path || nobody_can_connect(c, errors)) && right;
+    if (opened > 0 || set->unix_path)
+        return right;
+    if (config_is_wrong(errors, "unixsocket") || config_is_wrong(errors, "tls-port") ||
+        config_is_wrong(errors, "bind") || config_is_wrong(errors, "port"))
+        return false;
+    if (c->port == 0 && c->tls_port == 0)
+        return config_refuse(errors, c, "port",
+                             "port 0: expected a tls-port or a unixsocket too, or no client can connect");
+    if (c->bind.count == 0)
+        return config_refuse(errors, c, "bind", "bind '': expected at least one address");
+    return config_refuse(errors, c, "bind", "bind: expected at least one address of this machine");
+}
+
+static bool open_admin(struct listen_set *set, const struct config *c, struct config_errors *errors) {
+    enum { BACKLOG = 512 };
+    struct addrinfo *a = resolve(c->admin_bind, c->admin_port);
+    long long port = c->admin_port;
+    const struct listen_claim *other = a ? claimed(set, a) : NULL;
+    int fd = a && !other ? inherit_take(set->inherited, a->ai_addr, SOCKET_ADMIN) : -1;
+    if (a && !other && fd < 0)
+        fd = tcp_socket(a, c->reuse_port, set->trial ? -1 : BACKLOG);
+    int saved = errno;
+    if (a)
+        freeaddrinfo(a);
+    if (set->trial && fd >= 0)
+        close(fd);
+    set->admin_fd = set->trial ? -1 : fd;
+    if (!a)
+        return config_refuse(errors, c, "admin-bind",
+                             "admin-port %lld: can't listen on admin-bind %s: expected an address of this machine",
+                             port, c->admin_bind);
+    if (other)
+        return config_refuse(errors, c, "admin-port",
+                             "admin-port %lld: can't listen on admin-bind %s: %s has it already", port, c->admin_bind,
+                             other->directive);
+    if (fd < 0 && !(set->trial && saved == EADDRINUSE))
+        return config_refuse(errors, c, saved == EADDRNOTAVAIL ? "admin-bind" : "admin-port",
+                             "admin-port %lld: can't listen on admin-bind %s: %s", port, c->admin_bind,
+                             strerror(saved));
+    return true;
 }
 
 bool listen_open(struct listen_set *set, const struct config *c, struct inherited *inherited, bool trial,
                  struct config_errors *errors) {
-    *set = (struct listen_set){.trial = trial, .threads = (size_t)c->threads, .inherited = inherited};
-    set->rows = memory_zalloc(set->threads * sizeof(*set->rows));
-    text_init(&set->text);
-    if (!inherited->managed)
-        return open_all(set, c, errors);
-    take_managed(set);
-    return true;
+    bool right = true;
+    *set = (struct listen_set){.trial = trial, .threads = (size_t)c->threads, .admin_fd = -1, .inherited = inherited};
+    if (inherited->managed)
+        take_managed(set);
+    else
+        right = open_all(set, c, errors);
+    if (c->admin_port != 0 && !config_is_wrong(errors, "admin-bind"))
+        right = open_admin(set, c, errors) && right;
+    return right;
 }
 
 /* ---- other processes --------------------------------------------------------------------------------- */
 
-/* Whether the descriptor refers to a socket that is already in the list. */
-static bool is_copy(const struct handed_socket *sockets, size_t count, int fd) {
-    struct stat own, other;
-    if (fstat(fd, &own) != 0)
-        return true;
-    for (size_t i = 0; i < count; i++)
-        if (fstat(sockets[i].fd, &other) == 0 && other.st_ino == own.st_ino)
-            return true;
-    return false;
-}
-
-struct handed_socket *listen_offer(const struct listen_set *set, size_t *count) {
-    struct handed_socket *list = NULL;
-    *count = 0;
-    for (size_t t = 0; t < set->threads; t++)
-        for (size_t i = 0; i < set->rows[t].count; i++) {
-            const struct worker_socket *s = &set->rows[t].sockets[i];
-            if (is_copy(list, *count, s->fd))
-                continue;
-            list = memory_realloc(list, (*count + 1) * sizeof(*list));
-            list[(*count)++] =
-                (struct handed_socket){.fd = s->fd, .use = s->tls ? SOCKET_TLS : SOCKET_PLAIN, .managed = s->shared};
-        }
-    return list;
-}
-
-/* Writes an address in the format of /proc/net/tcp and tcp6; "" for other sockets. */
-static void write_kernels(const struct sockaddr_storage *a, char *out, size_t size) {
-    const struct sockaddr_in *v4 = (const void *)a;
-    const struct sockaddr_in6 *v6 = (const void *)a;
-    out[0] = '\0';
-    if (a->ss_family == AF_INET)
-        snprintf(out, size, "%08X:%04X", v4->sin_addr.s_addr, ntohs(v4->sin_port));
-    else if (a->ss_family == AF_INET6)
-        snprintf(out, size, "%08X%08X%08X%08X:%04X", v6->sin6_addr.s6_addr32[0], v6->sin6_addr.s6_addr32[1],
-                 v6->sin6_addr.s6_addr32[2], v6->sin6_addr.s6_addr32[3], ntohs(v6->sin6_port));
-}
-
-/* Whether one of the listed sockets has that inode, or (inode 0) listens on that address. */
-static bool is_own(const struct handed_socket *list, size_t count, const char *address, unsigned long long inode) {
-    for (size_t i = 0; i < count; i++) {
+/* Whether the set listens on that address (as in /proc/net/tcp and tcp6), and none of its sockets has that inode. */
+static bool is_rival(const struct listen_set *set, const char *address, unsigned long long inode) {
+    bool here = false;
+    for (size_t i = 0; i < set->count; i++) {
         struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
+        const struct sockaddr_in *v4 = (const void *)&own;
+        const struct sockaddr_in6 *v6 = (const void *)&own;
+        const uint32_t *words = v6->sin6_addr.s6_addr32;
         struct stat file;
         socklen_t len = sizeof(own);
-        char text[48];
-        if (inode && fstat(list[i].fd, &file) == 0 && file.st_ino == inode)
-            return true;
-        if (inode || getsockname(list[i].fd, (struct sockaddr *)&own, &len) != 0)
-            continue;
-        write_kernels(&own, text, sizeof(text));
-        if (strcmp(text, address) == 0)
-            return true;
+        char text[48] = "";
+        if (inode && fstat(set->sockets[i].fd, &file) == 0 && file.st_ino == inode)
+            return false;
+        getsockname(set->sockets[i].fd, (struct sockaddr *)&own, &len);
+        if (own.ss_family == AF_INET)
+            snprintf(text, sizeof(text), "%08X:%04X", v4->sin_addr.s_addr, ntohs(v4->sin_port));
+        else if (own.ss_family == AF_INET6)
+            snprintf(text, sizeof(text), "%08X%08X%08X%08X:%04X", words[0], words[1], words[2], words[3],
+                     ntohs(v6->sin6_port));
+        here = here || strcmp(text, address) == 0;
     }
-    return false;
+    return here;
 }
 
 /* Searches the kernel's table, where listening sockets come first. */
-static bool table_has_rival(const char *path, const struct handed_socket *list, size_t count) {
+static bool table_has_rival(const char *path, const struct listen_set *set) {
     enum { LISTENS = 10 };
     FILE *f = fopen(path, "re");
     char line[512], address[48];
@@ -509,31 +454,24 @@ static bool table_has_rival(const char *path, const struct handed_socket *list, 
         state = 0;
     while (f && !found && state == LISTENS && fgets(line, sizeof(line), f))
         found = sscanf(line, "%*s %47s %*s %x %*s %*s %*s %*s %*s %llu", address, &state, &inode) == 3 &&
-                state == LISTENS && is_own(list, count, address, 0) && !is_own(list, count, address, inode);
+                state == LISTENS && is_rival(set, address, inode);
     if (f)
         fclose(f);
     return found;
 }
 
 bool listen_has_rival(const struct listen_set *set) {
-    size_t count;
     struct stat file;
     if (set->unix_path && stat(set->unix_path, &file) == 0 && file.st_ino != set->unix_inode)
         return true;
-    struct handed_socket *list = listen_offer(set, &count);
-    bool found =
-        table_has_rival("/proc/self/net/tcp", list, count) || table_has_rival("/proc/self/net/tcp6", list, count);
-    memory_free(list);
-    return found;
+    return table_has_rival("/proc/self/net/tcp", set) || table_has_rival("/proc/self/net/tcp6", set);
 }
 
 void listen_close(struct listen_set *set, bool handed) {
     struct stat file; /* a process that took over may have put its own file there */
     if (set->unix_path && !handed && stat(set->unix_path, &file) == 0 && file.st_ino == set->unix_inode)
         unlink(set->unix_path);
-    for (size_t t = 0; t < set->threads; t++)
-        memory_free(set->rows[t].sockets);
-    memory_free(set->rows);
+    memory_free(set->sockets);
     memory_free(set->claims);
     text_clear(&set->text);
 }

@@ -1,10 +1,12 @@
 /*
- * TLS contexts, what a start needs of the system, and reloads.
+ * The configuration in force: TLS contexts, what a start needs of the system, and reloads. A reload applies the changes
+ * that are possible while clients are served: all of them, or none if the new configuration has an error.
  *
  *      file ── config_load, certificates ──┬─ any error: to the log; nothing changes
  *                                          └─> config_keep ──> each worker points to the new configuration
  */
-#include "proxy/live.h"
+
+#include "proxy/private.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -14,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,13 +25,17 @@
 #include "proxy/base/glob.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/listen.h"
-#include "proxy/own_password.h"
 #include "proxy/upstream/connection/connection.h"
 #include "proxy/witness/witness.h"
 #include "proxy/worker/worker.h"
 
-enum { PATTERN_MAX_BYTES = 256, WHY_MAX = 320 };
+enum {
+    PATTERN_MAX_BYTES = 256,
+    WHY_MAX = 320,
+    SPARE_DESCRIPTORS = 128,
+    PINS_LEAST = 256,
+    PINS_USUAL = 7500 /* for a node with Redis's default maxclients */
+};
 
 /* ---- TLS contexts -------------------------------------------------------------------------------- */
 
@@ -56,20 +63,6 @@ static void note_refusal(void *arg, const char *directive, const char *text) {
         config_refuse(s->errors, s->config, directive, "%s", text);
 }
 
-static struct tls_context *load_clients(const struct config *c, struct sorting *sorting) {
-    static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
-                                             [CONFIG_VERIFY_SOME] = TLS_VERIFY_OPTIONAL,
-                                             [CONFIG_VERIFY_YES] = TLS_VERIFY_CA};
-    struct tls_options o = side_options(c, &c->tls, verify[c->tls_auth_clients]);
-    o.server = true;
-    o.dh_params_file = c->tls_dh_params_file;
-    o.prefer_server_ciphers = c->tls_prefer_server_ciphers;
-    o.session_caching = c->tls_session_caching;
-    o.session_cache_size = c->tls_session_cache_size;
-    o.session_cache_timeout_s = c->tls_session_cache_timeout_s;
-    return tls_context_new(&o, note_refusal, sorting);
-}
-
 /* name: the one in their certificates; NULL: the host of each address. */
 static struct tls_context *load_servers(const struct config *c, const char *name, struct sorting *sorting) {
     static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
@@ -80,70 +73,69 @@ static struct tls_context *load_servers(const struct config *c, const char *name
     return tls_context_new(&o, note_refusal, sorting);
 }
 
-static void forget(char *secret) {
-    if (secret)
-        explicit_bzero(secret, strlen(secret));
-}
-
 bool secure_load(struct secure *s, struct config *c, struct config_errors *errors) {
     *s = (struct secure){0};
+    static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
+                                             [CONFIG_VERIFY_SOME] = TLS_VERIFY_OPTIONAL,
+                                             [CONFIG_VERIFY_YES] = TLS_VERIFY_CA};
     struct sorting sorting = {.config = c, .errors = errors};
-    bool right = c->tls_port == 0 || (s->clients = load_clients(c, &sorting));
-    right = (!c->upstream_tls_on || (s->nodes = load_servers(c, c->upstream_tls_server_name, &sorting))) && right;
-    right = (!c->witness_tls || (s->witnesses = load_servers(c, NULL, &sorting))) && right;
-    forget(c->tls.key_file_pass);
-    forget(c->upstream_tls.key_file_pass);
+    struct tls_options o = side_options(c, &c->tls, verify[c->tls_auth_clients]);
+    o.server = true;
+    o.dh_params_file = c->tls_dh_params_file;
+    o.prefer_server_ciphers = c->tls_prefer_server_ciphers;
+    o.session_caching = c->tls_session_caching;
+    o.session_cache_size = c->tls_session_cache_size;
+    o.session_cache_timeout_s = c->tls_session_cache_timeout_s;
+    bool right = c->tls_port == 0 || (s->side[SECURE_CLIENTS] = tls_context_new(&o, note_refusal, &sorting));
+    right = (!c->upstream_tls_on || (s->side[SECURE_NODES] = load_servers(c, c->upstream_tls_server_name, &sorting))) &&
+            right;
+    right = (!c->witness_tls || (s->side[SECURE_WITNESSES] = load_servers(c, NULL, &sorting))) && right;
+    char *const passphrases[] = {c->tls.key_file_pass, c->upstream_tls.key_file_pass};
+    for (size_t i = 0; i < 2; i++)
+        if (passphrases[i])
+            explicit_bzero(passphrases[i], strlen(passphrases[i]));
     if (!right)
         secure_clear(s);
     return right;
 }
 
-static void replace(struct tls_context *context, struct tls_context *fresh) {
-    if (context && fresh)
-        tls_context_replace(context, fresh);
-    else
-        tls_context_free(fresh);
-}
-
-/* New connections use the contexts of `fresh`. A side that is plain stays plain, and a TLS side stays as it is if
- * `fresh` has no context for it. Takes over `fresh`. */
+/* New connections use the contexts of `fresh`, which is taken over. A side that is plain in one of them stays. */
 static void secure_replace(struct secure *s, struct secure *fresh) {
-    replace(s->clients, fresh->clients);
-    replace(s->nodes, fresh->nodes);
-    replace(s->witnesses, fresh->witnesses);
+    for (size_t i = 0; i < SECURE_SIDES; i++) {
+        if (s->side[i] && fresh->side[i])
+            tls_context_replace(s->side[i], fresh->side[i]);
+        else
+            tls_context_free(fresh->side[i]);
+    }
     *fresh = (struct secure){0};
 }
 
 void secure_clear(struct secure *s) {
-    tls_context_free(s->clients);
-    tls_context_free(s->nodes);
-    tls_context_free(s->witnesses);
+    for (size_t i = 0; i < SECURE_SIDES; i++)
+        tls_context_free(s->side[i]);
     *s = (struct secure){0};
 }
 
 /* ---- checks --------------------------------------------------------------------------------------- */
 
-/* Whether a file can be written, without creating it; errno has the reason. */
-static bool writable(const char *path) {
+/* Checks that a file could be written, without creating it. */
+static void check_file(const struct config *c, const char *directive, const char *path, struct config_errors *errors) {
     struct stat file;
+    if (!path || !*path || config_is_wrong(errors, directive))
+        return;
     if (stat(path, &file) == 0 && S_ISDIR(file.st_mode)) {
         errno = EISDIR;
-        return false;
+    } else if (eaccess(path, W_OK) == 0) {
+        return;
+    } else if (errno == ENOENT) {
+        char *copy = memory_strdup(path);
+        bool can = eaccess(dirname(copy), W_OK | X_OK) == 0;
+        memory_free(copy);
+        if (can)
+            return;
     }
-    if (eaccess(path, W_OK) == 0)
-        return true;
-    if (errno != ENOENT)
-        return false;
-    char *copy = memory_strdup(path);
-    bool can = eaccess(dirname(copy), W_OK | X_OK) == 0;
-    memory_free(copy);
-    return can;
-}
-
-static void check_file(const struct config *c, const char *directive, const char *path, struct config_errors *errors) {
-    if (path && *path && !config_is_wrong(errors, directive) && !writable(path))
-        config_refuse(errors, c, directive, "%s '%s': expected a file that can be written: %s", directive, path,
-                      strerror(errno));
+    config_refuse(errors, c, directive, "%s '%s': expected a file that can be written: %s", directive, path,
+                  strerror(errno));
 }
 
 /* Whether execvp would find a program. */
@@ -160,10 +152,11 @@ static bool on_path(const char *program) {
     return found;
 }
 
-/* Checks the certificates with copies of the passphrases, since loading overwrites them. */
-static void check_certificates(const struct config *c, struct config_errors *errors) {
-    struct config copy = *c;
-    char *const pass = c->tls.key_file_pass, *const upstream_pass = c->upstream_tls.key_file_pass;
+bool live_check(const struct config *config, bool ports, struct config_errors *errors) {
+    check_file(config, "logfile", config->logfile, errors);
+    /* Loading overwrites the passphrases, so it gets copies. */
+    struct config copy = *config;
+    char *const pass = copy.tls.key_file_pass, *const upstream_pass = copy.upstream_tls.key_file_pass;
     copy.tls.key_file_pass = pass ? memory_strdup(pass) : NULL;
     copy.upstream_tls.key_file_pass = upstream_pass ? memory_strdup(upstream_pass) : NULL;
     struct secure secure;
@@ -171,25 +164,12 @@ static void check_certificates(const struct config *c, struct config_errors *err
         secure_clear(&secure);
     memory_free(copy.tls.key_file_pass);
     memory_free(copy.upstream_tls.key_file_pass);
-}
-
-static void check_ports(const struct config *c, struct config_errors *errors) {
     struct inherited none = {.predecessor = -1};
     struct listen_set set;
-    (void)listen_open(&set, c, &none, true, errors);
-    if (c->admin_port != 0 && !config_is_wrong(errors, "admin-bind")) {
-        int fd = listen_admin(&set, c, errors);
-        if (fd >= 0)
-            close(fd);
+    if (ports) {
+        (void)listen_open(&set, config, &none, true, errors);
+        listen_close(&set, true);
     }
-    listen_close(&set, true);
-}
-
-bool live_check(const struct config *config, bool ports, struct config_errors *errors) {
-    check_file(config, "logfile", config->logfile, errors);
-    check_certificates(config, errors);
-    if (ports)
-        check_ports(config, errors);
     if (config_witness_embedded(config) && config->upstream != CONFIG_EMBEDDED && !on_path("redis-server"))
         config_refuse(errors, config, "witness",
                       "witness embedded: redis-server was not found; install it (Debian: apt-get install "
@@ -204,17 +184,18 @@ bool live_check(const struct config *config, bool ports, struct config_errors *e
     return errors->count == 0;
 }
 
-static void look_up(const char *directive, const struct config_words *addresses, void (*tell)(const char *text)) {
-    for (size_t i = 0; i < addresses->count; i++) {
-        const char *text = addresses->words[i];
+void live_look_up(const struct config *c, void (*tell)(const char *text)) {
+    size_t upstreams = c->upstream_addresses.count;
+    for (size_t i = 0; i < upstreams + c->witnesses.count; i++) {
+        const char *text = i < upstreams ? c->upstream_addresses.words[i] : c->witnesses.words[i - upstreams];
         struct address at;
         struct addrinfo *found = NULL;
         char said[512];
         if (!address_parse(text, strlen(text), &at) || at.port == 0 || resolve_is_number(at.host))
             continue;
         int error = getaddrinfo(at.host, NULL, NULL, &found);
-        snprintf(said, sizeof(said), "%s %s: the name does not resolve on this machine: %s", directive, text,
-                 error ? gai_strerror(error) : "");
+        snprintf(said, sizeof(said), "%s %s: the name does not resolve on this machine: %s",
+                 i < upstreams ? "upstream" : "witness", text, error ? gai_strerror(error) : "");
         if (error)
             tell(said);
         else
@@ -222,18 +203,53 @@ static void look_up(const char *directive, const struct config_words *addresses,
     }
 }
 
-void live_look_up(const struct config *c, void (*tell)(const char *text)) {
-    look_up("upstream", &c->upstream_addresses, tell);
-    look_up("witness", &c->witnesses, tell);
+/* ---- descriptors ----------------------------------------------------------------------------------- */
+
+/* If the system permits fewer descriptors, clients and their own connections to nodes share them. The own ones get a
+ * quarter. A reload does not change the number for these connections. */
+void live_raise_limit(struct proxy_shared *shared, const struct config *c, int64_t maxclients) {
+    struct rlimit limit;
+    rlim_t pins = shared->upstream.pins_total, spare = SPARE_DESCRIPTORS; /* for listeners, the log */
+    rlim_t nodes = c->upstream_addresses.count > 1 ? c->upstream_addresses.count : 1;
+    spare += (rlim_t)c->threads * nodes * ((rlim_t)c->upstream_connections + UPSTREAM_APARTS);
+    bool reloads = pins > 0;
+    if (!reloads) { /* connections that clients have for themselves: about one for each client */
+        int64_t wanted = c->pinned_node > 0 ? c->pinned_node : PINS_USUAL;
+        int64_t clients = c->maxclients > PINS_LEAST ? c->maxclients : PINS_LEAST;
+        pins = (rlim_t)(wanted < clients ? wanted : clients);
+        shared->upstream.pins_total = (unsigned)pins;
+    }
+    rlim_t need = (rlim_t)maxclients + pins + spare;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
+        return;
+    struct rlimit wanted = {.rlim_cur = need, .rlim_max = limit.rlim_max > need ? limit.rlim_max : need};
+    if (setrlimit(RLIMIT_NOFILE, &wanted) == 0)
+        return;
+    wanted = (struct rlimit){.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &wanted) != 0)
+        wanted = limit;
+    rlim_t given = wanted.rlim_cur, left = given > spare + 4 ? given - spare : 4;
+    if (given >= need)
+        return;
+    if (!reloads && pins > left / 4)
+        pins = left / 4;
+    rlim_t clients = left > pins ? left - pins : 1;
+    clients = clients < (rlim_t)maxclients ? clients : (rlim_t)maxclients;
+    shared->maxclients = (int64_t)clients;
+    shared->upstream.pins_total = (unsigned)pins;
+    log_warning("maxclients %lld: only %lld are possible with %lld open files, %lld of which may have connections to "
+                "nodes for themselves; raise the limit (ulimit -n)",
+                (long long)maxclients, (long long)clients, (long long)given, (long long)pins);
 }
 
 /* ---- reloads --------------------------------------------------------------------------------------- */
 
-/* Sets the metrics of a newly applied configuration. */
 static void note_loaded(struct live *l) {
     const struct secure *s = l->secure;
-    struct tls_context *nodes = s->nodes ? s->nodes : s->witnesses; /* they show the same certificate */
-    atomic_store(&l->shared->client_certificate_s, s->clients ? tls_context_end(s->clients) : 0);
+    struct tls_context *nodes =
+        s->side[SECURE_NODES] ? s->side[SECURE_NODES] : s->side[SECURE_WITNESSES]; /* they show the same certificate */
+    atomic_store(&l->shared->client_certificate_s,
+                 s->side[SECURE_CLIENTS] ? tls_context_end(s->side[SECURE_CLIENTS]) : 0);
     atomic_store(&l->shared->node_certificate_s, nodes ? tls_context_end(nodes) : 0);
     atomic_store(&l->shared->loaded_s, (int64_t)time(NULL));
 }
@@ -288,16 +304,6 @@ static bool witnesses_may_change(const struct live *l, const struct config *fres
     return true;
 }
 
-static void note_witnesses(struct live *l, const struct config *before) {
-    if (!witnesses_differ(before, l->config))
-        return;
-    config_unref(l->witnesses_before);
-    l->witnesses_before = config_ref(before);
-    l->witnesses_again_ms = clock_even_ms() + witness_change_ms(before->witness_quarantine_ms);
-    log_warning("The witnesses have changed: change them at all proxies within %lld s (docs/quorum.md)",
-                (long long)before->witness_quarantine_ms / 1000);
-}
-
 /* Puts a new configuration in force. A session may be acquiring under the rules from before: a fence that is new counts
  * for its lease, too. */
 static void put_in_force(struct live *l, const struct config *fresh, struct secure *secure) {
@@ -305,7 +311,7 @@ static void put_in_force(struct live *l, const struct config *fresh, struct secu
     l->config = fresh;
     if (fresh->maxclients != before->maxclients) {
         l->shared->maxclients = fresh->maxclients;
-        l->raise_limit(l->arg, fresh->maxclients);
+        live_raise_limit(l->shared, fresh, fresh->maxclients);
     }
     secure_replace(l->secure, secure);
     note_loaded(l);
@@ -314,7 +320,13 @@ static void put_in_force(struct live *l, const struct config *fresh, struct secu
     lock_rules_fenced_by(before->rules, fresh->rules);
     engine_fences_came(l->shared->engine, fresh->rules);
     own_password_watch(fresh, true);
-    note_witnesses(l, before);
+    if (witnesses_differ(before, fresh)) {
+        config_unref(l->witnesses_before);
+        l->witnesses_before = config_ref(before);
+        l->witnesses_again_ms = clock_even_ms() + witness_change_ms(before->witness_quarantine_ms);
+        log_warning("The witnesses have changed: change them at all proxies within %lld s (docs/quorum.md)",
+                    (long long)before->witness_quarantine_ms / 1000);
+    }
     for (unsigned i = 0; i < l->shared->threads; i++)
         worker_set_config(l->shared->workers[i], fresh);
     config_unref(before);
@@ -375,25 +387,25 @@ const char *live_next_upstream(void *arg, char *address, size_t size) {
 
 void live_switched(void *arg, const char *address) {
     struct live *l = arg;
-    char said[WHY_MAX];
     pthread_mutex_lock(&l->mutex);
     memory_free(l->switched);
     l->switched = memory_strdup(address);
     pthread_mutex_unlock(&l->mutex);
-    (void)live_reload(l, said, sizeof(said));
+    (void)live_reload(l, NULL, 0);
 }
 
-void live_show(void *arg, const char *pattern, size_t len, const struct report *report) {
+void live_show(void *arg, const struct report *report) {
     struct live *l = arg;
+    size_t len = report->pattern_len;
     char lower[PATTERN_MAX_BYTES]; /* as directives' names are */
     if (len > sizeof(lower))
         return; /* no name is that long */
-    for (size_t i = 0; pattern && i < len; i++)
-        lower[i] = (char)tolower((unsigned char)pattern[i]);
+    for (size_t i = 0; i < len; i++)
+        lower[i] = (char)tolower((unsigned char)report->pattern[i]);
     pthread_mutex_lock(&l->mutex);
     for (size_t i = 0; i < config_directive_count(); i++) {
         const char *name = config_directive_get(i).name;
-        if (!config_shown(i) || (pattern && !glob_match(lower, len, name, strlen(name))))
+        if (!config_shown(i) || (report->pattern && !glob_match(lower, len, name, strlen(name))))
             continue;
         struct text value = {0};
         config_show(l->config, i, &value);
@@ -401,19 +413,4 @@ void live_show(void *arg, const char *pattern, size_t len, const struct report *
         text_clear(&value);
     }
     pthread_mutex_unlock(&l->mutex);
-}
-
-int64_t live_shutdown_ms(struct live *l) {
-    pthread_mutex_lock(&l->mutex);
-    int64_t ms = l->config->shutdown_timeout_s * 1000;
-    pthread_mutex_unlock(&l->mutex);
-    return ms;
-}
-
-int64_t live_finish_ms(struct live *l) {
-    pthread_mutex_lock(&l->mutex);
-    const struct config *c = l->config;
-    int64_t s = c->finish_timeout_s < c->shutdown_timeout_s ? c->finish_timeout_s : c->shutdown_timeout_s;
-    pthread_mutex_unlock(&l->mutex);
-    return s * 1000;
 }

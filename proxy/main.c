@@ -1,16 +1,15 @@
 /*
  * lockkeeper: reads the configuration, opens the listeners, connects engine, workers and signals, and waits.
  */
-#include <ev.h>
+#include "proxy/private.h"
+
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #include <uuid/uuid.h>
@@ -19,35 +18,16 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/advise/advise.h"
-#include "proxy/admin/incidents.h"
 #include "proxy/base/clock.h"
-#include "proxy/admin/proxy_report.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/slowlog.h"
-#include "proxy/base/text.h"
 #include "proxy/base/units.h"
-#include "proxy/config/config.h"
-#include "proxy/monitor_feed.h"
-#include "proxy/embedded.h"
-#include "proxy/ending.h"
-#include "proxy/listen.h"
-#include "proxy/live.h"
 #include "proxy/lock/rule.h"
 #include "proxy/lock/permits.h"
-#include "proxy/admin_server.h"
-#include "proxy/own_password.h"
 #include "proxy/session/locks/locks.h"
-#include "proxy/worker/worker.h"
 
-enum {
-    INCIDENTS_KEPT = 256 /* of each kind */,
-    ERROR_SIZE = 512,
-    SPARE_DESCRIPTORS = 128,
-    PINS_LEAST = 256,
-    PINS_USUAL = 7500 /* for a node with Redis's default maxclients */,
-    UUID_TEXT = 37
-};
+enum { INCIDENTS_KEPT = 256 /* of each kind */, ERROR_SIZE = 512, UUID_TEXT = 37 };
 
 struct application {
     int argc;
@@ -59,7 +39,11 @@ struct application {
     struct secure secure;
     struct proxy_shared shared;
     struct incidents *incidents;
-    struct admin_server *monitor; /* NULL: admin-port 0 */
+    struct pages *pages; /* the operator's HTTP server; NULL: none */
+    struct ev_io pages_io;
+    struct ev_timer pages_timer, pages_step; /* step: the next one of the walk */
+    struct lock_walk *walk;                  /* gathers the leases for the status page; else NULL */
+    struct text unready;                     /* why no lock could be had, when it was last asked for */
     struct lock_sink sink;
     struct watch_source watch;
     pthread_t *threads;
@@ -67,45 +51,46 @@ struct application {
     const char *embedded_addresses[1];
     char process_id[UUID_TEXT];
     struct text upstream_text;
-    struct ev_signal signals[6];
-    struct ev_timer second;                   /* for repeated incidents, and for locks without a rule */
-    int64_t unruled_seen_ms, unruled_told_ms; /* when such locks were first seen since the last log line; when they were
-                                                 last logged; 0: not yet */
+    struct ev_signal signals[6]; /* of SIGNALS */
+    struct ev_timer second;
+    int64_t unruled_seen_ms, unruled_told_ms; /* locks without a rule: when first seen since last logged; 0: not yet */
     struct ending ending;
     struct live live;
 };
 
 /* ---- incidents ----------------------------------------------------------------------------------- */
 
-static void record_incident(void *arg, const struct lock_incident *i) {
-    struct application *app = arg;
-    char holder[LOCK_IDENTITY_MAX];
-    size_t len = i->holder_len < sizeof(holder) - 1 ? i->holder_len : sizeof(holder) - 1;
-    if (i->holder && len > 0)
-        memcpy(holder, i->holder, len);
-    holder[i->holder ? len : 0] = '\0';
-    struct incident out = {.time_ms = i->time_ms + clock_set_by_ms(),
-                           .kind = lock_incident_name(i->kind),
-                           .rule = i->rule,
-                           .identity = i->identity,
-                           .key = i->key.name,
-                           .key_len = i->key.len,
-                           .client = i->client ? i->client : "",
-                           .holder = holder,
-                           .command = i->command ? i->command : "",
-                           .action = i->action ? i->action : ""};
-    incidents_add(app->incidents, &out);
+static void put(char *out, size_t size, const char *text) {
+    snprintf(out, size, "%s", text ? text : "");
 }
 
-/* Logs that there are locks without a rule: a little after they are seen, so that one line covers them all, then once
- * an hour as long as they are in use. */
-static void tell_unruled(struct application *app, int64_t now_ms) {
+static void record_incident(void *arg, const struct lock_incident *i) {
+    struct application *app = arg;
+    struct incident out = {.time_ms = i->time_ms + clock_set_by_ms()};
+    out.key_len = i->key.len < sizeof(out.key) ? i->key.len : sizeof(out.key);
+    memcpy(out.key, i->key.name, out.key_len);
+    put(out.kind, sizeof(out.kind), lock_incident_name(i->kind));
+    put(out.rule, sizeof(out.rule), i->rule);
+    put(out.identity, sizeof(out.identity), i->identity);
+    put(out.client, sizeof(out.client), i->client);
+    put(out.command, sizeof(out.command), i->command);
+    put(out.action, sizeof(out.action), i->action);
+    if (i->holder)
+        snprintf(out.holder, sizeof(out.holder), "%.*s", (int)i->holder_len, i->holder);
+    incidents_add(app->incidents, &out, i->action ? i->action : "");
+}
+
+static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) {
     enum { AFTER_MS = 10 * 1000, AGAIN_MS = 60 * 60 * 1000 };
-    char text[ADVISE_UNRULED_MAX];
+    struct application *app = timer->data;
     struct worker *first = app->shared.workers[0];
-    if (app->unruled_told_ms > 0 && now_ms - app->unruled_told_ms < AGAIN_MS)
-        return;
-    if (worker_unruled(first, app->unruled_told_ms) == 0)
+    char text[ADVISE_UNRULED_MAX];
+    int64_t now_ms = clock_even_ms();
+    incidents_tell(app->incidents, clock_wall_ms(), false);
+    ending_tell(&app->ending, false);
+    /* Locks without a rule: one line a little after they are seen, for all, then once an hour while they are in use. */
+    if ((app->unruled_told_ms > 0 && now_ms - app->unruled_told_ms < AGAIN_MS) ||
+        worker_unruled(first, app->unruled_told_ms) == 0)
         return;
     if (app->unruled_seen_ms == 0)
         app->unruled_seen_ms = now_ms;
@@ -117,13 +102,6 @@ static void tell_unruled(struct application *app, int64_t now_ms) {
     app->unruled_seen_ms = 0;
 }
 
-static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct application *app = timer->data;
-    incidents_tell(app->incidents, clock_wall_ms(), false);
-    tell_unruled(app, clock_even_ms());
-    ending_tell(&app->ending, false);
-}
-
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */
 
 static const char *admin_incident_kind(size_t i) {
@@ -132,16 +110,7 @@ static const char *admin_incident_kind(size_t i) {
 
 static struct admin_source admin_source_of(struct application *app, struct worker *w) {
     return (struct admin_source){.worker = w,
-                                 .info = worker_report_info,
-                                 .locks = worker_report_locks,
-                                 .contended = worker_report_contended,
-                                 .longest = worker_report_longest,
-                                 .rules = worker_report_rules,
-                                 .advice = worker_report_advice,
-                                 .contention = worker_report_contention,
-                                 .times = worker_report_times,
-                                 .shared = worker_report_shared,
-                                 .nodes = worker_report_nodes,
+                                 .report = worker_report,
                                  .config = live_show,
                                  .config_arg = &app->live,
                                  .incidents = app->incidents,
@@ -156,47 +125,33 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
     return admin_command(&source, words, lens, count, resp3, reply);
 }
 
-/* ---- reload -------------------------------------------------------------------------------------- */
+/* ---- signals ------------------------------------------------------------------------------------- */
 
-/* Opens the log file again, since it may have been renamed. */
-static void reopen_log(const struct application *app) {
-    if (!log_reopen())
+static const int SIGNALS[] = {SIGTERM, SIGINT, SIGQUIT, SIGUSR2, SIGHUP, SIGUSR1};
+enum { SIGNAL_COUNT = sizeof(SIGNALS) / sizeof(SIGNALS[0]) };
+
+static void on_signal(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    struct application *app = signal->data;
+    if (signal->signum != SIGHUP && signal->signum != SIGUSR1) {
+        ending_signal(&app->ending, signal->signum);
+        return;
+    }
+    if (signal->signum == SIGHUP)
+        notify_reloading();
+    if (!log_reopen()) /* it may have been renamed */
         log_warning("logfile '%s' could not be opened again, and the log goes on in the old file: %s",
                     app->config->logfile, strerror(errno));
-}
-
-static void on_rotate(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    reopen_log(signal->data);
-}
-
-static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    struct application *app = signal->data;
-    char said[1]; /* not needed: the log has it */
-    notify_reloading();
-    reopen_log(app);
-    live_reload(&app->live, said, sizeof(said));
+    if (signal->signum == SIGUSR1)
+        return;
+    live_reload(&app->live, NULL, 0); /* the log has the result */
     notify_state("READY=1");
-}
-
-/* ---- stopping ------------------------------------------------------------------------------------ */
-
-static void on_end(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    ending_signal(&((struct application *)signal->data)->ending, signal->signum);
 }
 
 static void stop_at_once(int signal) {
     _exit(0);
 }
 
-/* The signals, and what they do once the first worker's loop has ended, while other threads may still work. */
-static const struct {
-    int number;
-    void (*callback)(struct ev_loop *, struct ev_signal *, int);
-    void (*afterwards)(int signal);
-} SIGNALS[] = {{SIGTERM, on_end, stop_at_once}, {SIGINT, on_end, stop_at_once}, {SIGQUIT, on_end, SIG_IGN},
-               {SIGUSR2, on_end, SIG_IGN},      {SIGHUP, on_reload, SIG_IGN},   {SIGUSR1, on_rotate, SIG_IGN}};
-enum { SIGNAL_COUNT = sizeof(SIGNALS) / sizeof(SIGNALS[0]) };
-
+/* The first worker's loop has ended, while other threads may still work. */
 static void unwatch_signals(struct application *app, struct ev_loop *loop) {
     sigset_t all, old;
     sigfillset(&all);
@@ -204,7 +159,7 @@ static void unwatch_signals(struct application *app, struct ev_loop *loop) {
     for (size_t i = 0; i < SIGNAL_COUNT; i++) {
         ev_ref(loop);
         ev_signal_stop(loop, &app->signals[i]);
-        signal(SIGNALS[i].number, SIGNALS[i].afterwards);
+        signal(SIGNALS[i], SIGNALS[i] == SIGTERM || SIGNALS[i] == SIGINT ? stop_at_once : SIG_IGN);
     }
     ev_ref(loop);
     ev_timer_stop(loop, &app->second);
@@ -247,8 +202,8 @@ static void share_facts(struct application *app) {
     atomic_init(&shared->space_held, app->inherited.mark != NULL);
     shared->maxclients = c->maxclients;
     shared->stranger_login = config_logs_in(c) && !shares_user ? UPSTREAM_LOGIN_STRANGER : 0;
-    shared->tls = app->secure.clients;
-    shared->witness_tls = app->secure.witnesses;
+    shared->tls = app->secure.side[SECURE_CLIENTS];
+    shared->witness_tls = app->secure.side[SECURE_WITNESSES];
     static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
     text_printf(&app->upstream_text, "%s", kinds[c->upstream]);
     if (c->sentinel_name)
@@ -270,7 +225,7 @@ static void share_facts(struct application *app) {
         .read_from = c->read_from == CONFIG_READ_REPLICAS  ? UPSTREAM_READ_REPLICAS
                      : c->read_from == CONFIG_READ_NEAREST ? UPSTREAM_READ_NEAREST
                                                            : UPSTREAM_READ_MASTERS,
-        .tls = app->secure.nodes,
+        .tls = app->secure.side[SECURE_NODES],
     };
 }
 
@@ -292,21 +247,14 @@ static void witness_ended(void *arg, const char *how) {
                 how, (long long)app->config->witness_quarantine_ms / 1000);
 }
 
-static bool start_embedded(struct application *app, const struct embedded_role *role, char *error, size_t size) {
-    struct embedded *e = embedded_start(role, app->embedded, error, size);
-    if (e)
-        app->embedded = e;
-    return e;
-}
-
 static bool start_upstream(struct application *app, char *error, size_t size) {
     static const struct embedded_role role = {"upstream", "The embedded Redis", embedded_ended};
     if (app->config->upstream != CONFIG_EMBEDDED)
         return true;
-    if (!start_embedded(app, &role, error, size))
+    app->embedded_addresses[0] = embedded_start(&app->embedded, &role, error, size);
+    if (!app->embedded)
         return false;
     app->shared.embedded = true;
-    app->embedded_addresses[0] = embedded_address(app->embedded);
     app->shared.upstream.addresses = app->embedded_addresses;
     app->shared.upstream.address_count = 1;
     log_warning("No upstream is configured: using an embedded redis-server at %s. Nothing is kept when lockkeeper "
@@ -323,9 +271,9 @@ static bool start_witnesses(struct application *app, char *error, size_t size) {
     if (!config_witness_embedded(app->config))
         return true;
     for (int i = 0; i < WITNESSES_EMBEDDED; i++) {
-        if (!start_embedded(app, &role, error, size))
+        addresses[i] = embedded_start(&app->embedded, &role, error, size);
+        if (!addresses[i])
             return false;
-        addresses[i] = embedded_address(app->embedded);
         log_warning("An embedded witness: a redis-server at %s, pid %d", addresses[i], embedded_pid(app->embedded));
     }
     config_set_witnesses(app->config, addresses, WITNESSES_EMBEDDED);
@@ -334,60 +282,102 @@ static bool start_witnesses(struct application *app, char *error, size_t size) {
     return true;
 }
 
-/* How many descriptors listeners, the log and shared connections to nodes need. */
-static rlim_t spare_descriptors(const struct config *c) {
-    rlim_t nodes = c->upstream_addresses.count > 1 ? c->upstream_addresses.count : 1;
-    return SPARE_DESCRIPTORS + (rlim_t)c->threads * nodes * ((rlim_t)c->upstream_connections + UPSTREAM_APARTS);
-}
+/* ---- the operator's HTTP server, on the first worker's loop ---- */
 
-/* Divides the permitted descriptors between clients and their own connections to nodes, which get a quarter. A reload
- * does not change the number for these connections. */
-static void share_descriptors(struct application *app, rlim_t maxclients, rlim_t given, bool reloads) {
-    rlim_t spare = spare_descriptors(app->config), pins = app->shared.upstream.pins_total;
-    rlim_t left = given > spare + 4 ? given - spare : 4;
-    if (!reloads && pins > left / 4)
-        pins = left / 4;
-    rlim_t clients = left > pins ? left - pins : 1;
-    clients = clients < maxclients ? clients : maxclients;
-    app->shared.maxclients = (int64_t)clients;
-    if (!reloads)
-        app->shared.upstream.pins_total = (unsigned)pins;
-    log_warning("maxclients %lld: only %lld are possible with %lld open files, %lld of which may have connections to "
-                "nodes for themselves; raise the limit (ulimit -n)",
-                (long long)maxclients, (long long)clients, (long long)given, (long long)pins);
-}
-
-/* Raises the limit of descriptors to the number that maxclients and the nodes need. If the system permits fewer, fewer
- * clients are allowed, as in Redis. Called at the start, and when a reload changes maxclients. */
-static void raise_descriptor_limit(void *arg, int64_t maxclients) {
+static const char *unready(void *arg, bool all) {
     struct application *app = arg;
-    struct rlimit limit;
-    bool reloads = app->shared.upstream.pins_total > 0;
-    if (!reloads) { /* connections that clients have for themselves: about one for each client */
-        const struct config *c = app->config;
-        int64_t wanted = c->pinned_node > 0 ? c->pinned_node : PINS_USUAL;
-        int64_t clients = c->maxclients > PINS_LEAST ? c->maxclients : PINS_LEAST;
-        app->shared.upstream.pins_total = (unsigned)(wanted < clients ? wanted : clients);
-    }
-    rlim_t need = (rlim_t)maxclients + app->shared.upstream.pins_total + spare_descriptors(app->config);
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
-        return;
-    struct rlimit wanted = {.rlim_cur = need, .rlim_max = limit.rlim_max > need ? limit.rlim_max : need};
-    if (setrlimit(RLIMIT_NOFILE, &wanted) == 0)
-        return;
-    wanted = (struct rlimit){.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
-    if (setrlimit(RLIMIT_NOFILE, &wanted) != 0)
-        wanted = limit;
-    if (wanted.rlim_cur < need)
-        share_descriptors(app, (rlim_t)maxclients, wanted.rlim_cur, reloads);
-}
-
-static const char *unready(void *arg) {
-    const struct application *app = arg;
     if (app->ending.leaving || app->ending.stopping)
         return "the proxy stops";
-    return atomic_load(&app->ready) < app->shared.threads ? "not all threads accept clients yet" : NULL;
+    if (atomic_load(&app->ready) < app->shared.threads)
+        return "not all threads accept clients yet";
+    text_clear(&app->unready);
+    return worker_unready(app->shared.workers[0], all, &app->unready) ? app->unready.data : NULL;
 }
+
+static void serve_pages(struct ev_loop *loop, struct application *app) {
+    pages_run(app->pages);
+    long long wait = pages_wait_ms(app->pages);
+    ev_timer_stop(loop, &app->pages_timer);
+    if (wait < 0)
+        return;
+    ev_timer_set(&app->pages_timer, (double)wait / 1000., 0.);
+    ev_timer_start(loop, &app->pages_timer);
+}
+
+static void on_pages_readable(struct ev_loop *loop, struct ev_io *io, int events) {
+    serve_pages(loop, io->data);
+}
+
+static void on_pages_time(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    serve_pages(loop, timer->data);
+}
+
+/* The status page's leases are gathered in steps, one for each turn. */
+static void gather(void *arg) {
+    struct application *app = arg;
+    app->walk = engine_walk_new(LOCKS_SHOWN_MAX, false);
+    ev_timer_start(worker_loop(app->shared.workers[0]), &app->pages_step);
+}
+
+static void on_pages_step(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct application *app = timer->data;
+    struct worker *first = app->shared.workers[0];
+    if (engine_walk_step(app->shared.engine, app->walk, worker_now(first))) {
+        ev_timer_start(loop, timer);
+        return;
+    }
+    first->walk = app->walk;
+    pages_gathered(app->pages);
+    first->walk = NULL;
+    engine_walk_free(app->walk);
+    app->walk = NULL;
+    serve_pages(loop, app);
+}
+
+static void open_pages(struct application *app, struct ev_loop *loop) {
+    const char *address = app->config->admin_bind;
+    bool v6 = strchr(address, ':') != NULL;
+    struct pages_source source = {.admin = admin_source_of(app, app->shared.workers[0]),
+                                  .names = (const char *const *)app->config->admin_hosts.words,
+                                  .name_count = app->config->admin_hosts.count,
+                                  .arg = app,
+                                  .metrics = worker_report_metrics,
+                                  .unready = unready,
+                                  .gather = gather};
+    app->pages = pages_open(app->listeners.admin_fd, &source);
+    if (!app->pages) {
+        log_warning("The HTTP server does not start: there is no status page");
+        return;
+    }
+    ev_io_init(&app->pages_io, on_pages_readable, pages_fd(app->pages), EV_READ);
+    ev_init(&app->pages_timer, on_pages_time);
+    ev_timer_init(&app->pages_step, on_pages_step, 0., 0.);
+    app->pages_io.data = app->pages_timer.data = app->pages_step.data = app;
+    ev_io_start(loop, &app->pages_io);
+    log_notice("Status page, /metrics, /healthz and /readyz on http://%s%s%s:%lld/", v6 ? "[" : "", address,
+               v6 ? "]" : "", (long long)app->config->admin_port);
+}
+
+/* In the loop's thread or after its end. */
+static void close_pages(void *arg) {
+    struct application *app = arg;
+    struct ev_loop *loop = worker_loop(app->shared.workers[0]);
+    if (app->pages) {
+        ev_io_stop(loop, &app->pages_io);
+        ev_timer_stop(loop, &app->pages_timer);
+        ev_timer_stop(loop, &app->pages_step);
+        if (app->walk)
+            engine_walk_free(app->walk);
+        pages_close(app->pages);
+        app->pages = NULL;
+    } else if (app->listeners.admin_fd >= 0) {
+        close(app->listeners.admin_fd);
+    }
+    app->listeners.admin_fd = -1;
+    text_clear(&app->unready);
+}
+
+/* ---- running ------------------------------------------------------------------------------------- */
 
 static void *run_thread(void *arg) {
     worker_run(arg);
@@ -397,27 +387,22 @@ static void *run_thread(void *arg) {
 static void run(struct application *app) {
     unsigned threads = app->shared.threads;
     app->shared.workers = memory_zalloc(threads * sizeof(*app->shared.workers));
-    for (unsigned i = 0; i < threads; i++) {
-        const struct listen_row *row = &app->listeners.rows[i];
-        struct worker_opening opening = {
-            .sockets = row->sockets, .socket_count = row->count, .ready = worker_ready, .arg = app};
+    struct worker_opening opening = {
+        .sockets = app->listeners.sockets, .socket_count = app->listeners.count, .ready = worker_ready, .arg = app};
+    for (unsigned i = 0; i < threads; i++)
         app->shared.workers[i] = worker_new(&app->shared, i, app->config, &opening);
-    }
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    if (app->monitor) {
-        struct admin_source source = admin_source_of(app, app->shared.workers[0]);
-        admin_server_start(app->monitor, app->shared.workers[0], &source, unready, app);
-    }
+    if (app->listeners.admin_fd >= 0)
+        open_pages(app, loop);
     app->ending = (struct ending){.shared = &app->shared,
-                                  .config = app->config,
-                                  .live = &app->live,
                                   .listeners = &app->listeners,
-                                  .monitor = &app->monitor,
+                                  .close_pages = close_pages,
+                                  .arg = app,
                                   .embedded = app->embedded,
                                   .argv = app->argv};
     embedded_watch(app->embedded, loop, app);
     for (size_t i = 0; i < SIGNAL_COUNT; i++) {
-        ev_signal_init(&app->signals[i], SIGNALS[i].callback, SIGNALS[i].number);
+        ev_signal_init(&app->signals[i], on_signal, SIGNALS[i]);
         app->signals[i].data = app;
         ev_signal_start(loop, &app->signals[i]);
         ev_unref(loop);
@@ -444,7 +429,7 @@ static void run(struct application *app) {
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);
     own_password_end();
-    admin_server_close(app->monitor);
+    close_pages(app);
     for (unsigned i = 0; i < threads; i++)
         worker_free(app->shared.workers[i]);
     memory_free(app->threads);
@@ -487,24 +472,6 @@ static void tell_of_rules(const struct config *c, void (*tell)(const char *text)
             tell(text);
 }
 
-static bool write_pid(const char *path) {
-    FILE *f = fopen(path, "w");
-    if (!f)
-        return false;
-    fprintf(f, "%d\n", (int)getpid());
-    return fclose(f) == 0;
-}
-
-/* Removes the pid file, unless a process that took over has written its own. */
-static void remove_pid(const char *path) {
-    int pid = 0;
-    FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%d", &pid) == 1 && pid == (int)getpid())
-        unlink(path);
-    if (f)
-        fclose(f);
-}
-
 /* Does everything that can fail before clients are served; `errors` gets the errors. */
 static bool start(struct application *app, struct config_errors *errors) {
     const struct config *c = app->config;
@@ -528,11 +495,8 @@ static bool start(struct application *app, struct config_errors *errors) {
     if (networks_are_all(c->proxy_protocol) && !config_is_local(c))
         log_warning("proxy-protocol yes: any client can claim any address; name the load balancers' addresses instead");
     tell_of_rules(c, warn_log);
-    raise_descriptor_limit(app, c->maxclients);
-    bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
-    if (c->admin_port != 0 && !(app->monitor = admin_server_open(&app->listeners, c, errors)))
-        right = false;
-    if (!right)
+    live_raise_limit(&app->shared, c, c->maxclients);
+    if (!listen_open(&app->listeners, c, &app->inherited, false, errors))
         return false;
     app->shared.unix_path = app->listeners.unix_path;
     inherit_close_rest(&app->inherited);
@@ -541,7 +505,10 @@ static bool start(struct application *app, struct config_errors *errors) {
         return config_refuse(errors, c, "upstream", "%s", error);
     if (!start_witnesses(app, error, sizeof(error)))
         return config_refuse(errors, c, "witness", "%s", error);
-    if (c->pidfile && c->pidfile[0] && !write_pid(c->pidfile))
+    FILE *pid = c->pidfile && c->pidfile[0] ? fopen(c->pidfile, "w") : NULL;
+    if (pid)
+        fprintf(pid, "%d\n", (int)getpid());
+    if (c->pidfile && c->pidfile[0] && (!pid || fclose(pid) != 0))
         return config_refuse(errors, c, "pidfile", "pidfile '%s': expected a file that can be written: %s", c->pidfile,
                              strerror(errno));
     return true;
@@ -582,8 +549,6 @@ static int advise(struct application *app, const char *what, bool file, struct c
 /* Gives the parts of the process the functions by which they call each other. */
 static void join_parts(struct application *app) {
     live_init(&app->live, app->argc, app->argv, app->config, &app->secure, &app->shared);
-    app->live.raise_limit = raise_descriptor_limit;
-    app->live.arg = app;
     app->shared.reload = live_reload;
     app->shared.next_upstream = live_next_upstream;
     app->shared.switched = live_switched;
@@ -639,8 +604,12 @@ static int serve(struct application *app, struct config_errors *errors) {
     incidents_tell(app->incidents, clock_wall_ms(), true);
     incidents_free(app->incidents);
     embedded_stop(app->embedded);
-    if (app->config->pidfile && app->config->pidfile[0])
-        remove_pid(app->config->pidfile);
+    FILE *f = app->config->pidfile && app->config->pidfile[0] ? fopen(app->config->pidfile, "r") : NULL;
+    int pid = 0; /* a process that took over may have written its own */
+    if (f && fscanf(f, "%d", &pid) == 1 && pid == (int)getpid())
+        unlink(app->config->pidfile);
+    if (f)
+        fclose(f);
     listen_close(&app->listeners, app->ending.handed);
     live_clear(&app->live);
     inherit_free(&app->inherited);
@@ -665,26 +634,17 @@ static int print_help(void) {
     return 0;
 }
 
-/* Takes the first such word out of the command line. Returns whether there was one. */
-static bool take_word(int *argc, char **argv, const char *word) {
-    int at = 1;
-    while (at < *argc && strcmp(argv[at], word) != 0)
-        at++;
-    if (at >= *argc)
-        return false;
-    memmove(argv + at, argv + at + 1, (size_t)(*argc - at) * sizeof(*argv)); /* with the NULL behind the words */
-    --*argc;
-    return true;
-}
-
-static void tell_of_invariant(const char *text) {
-    log_warning("%s", text);
-}
-
 int main(int argc, char **argv) {
     static struct application app;
     struct config_errors errors = {0};
-    bool test = take_word(&argc, argv, "--test-conf");
+    int test_at = 1;
+    while (test_at < argc && strcmp(argv[test_at], "--test-conf") != 0)
+        test_at++;
+    bool test = test_at < argc;
+    if (test) { /* takes the word out, with the NULL behind the words */
+        memmove(argv + test_at, argv + test_at + 1, (size_t)(argc - test_at) * sizeof(*argv));
+        argc--;
+    }
     bool file = argc > 1 && strcmp(argv[1], "--advise-from") == 0;
     bool advises = file || (argc > 1 && strcmp(argv[1], "--advise") == 0);
     const char *advised = advises && argc > 2 ? argv[2] : "";
@@ -697,9 +657,9 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGUSR1, SIG_IGN); /* until it is watched: there is no log file to reopen yet */
 #ifdef NDEBUG
-    invariant_start(tell_of_invariant, false);
+    invariant_start(warn_log, false);
 #else
-    invariant_start(tell_of_invariant, true);
+    invariant_start(warn_log, true);
 #endif
     command_table_init();
     slot_tags_init();

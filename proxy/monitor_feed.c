@@ -1,17 +1,16 @@
 /*
- * Listens to MONITOR, and reads captures. It uses the data plane's connections, so that TLS, logins, clusters and
- * Sentinels work as for the proxy.
+ * lockkeeper --advise and --advise-from: PROXY ADVISE's report for a Redis without a proxy, by MONITOR or a capture of
+ * it. It uses the data plane's connections, so that TLS, logins, clusters and Sentinels work as for the proxy.
  *
  *      each master ── pin, stream ──> lines ──> tap ───────┐
  *           └─ shared: CLIENT LIST, ECHO, PTTL ────────────┴──> observer ──> report
  *
- * MONITOR is a burden, and Redis buffers the output that its listener does not read. So a listener that can't keep up
- * stops.
+ * Redis buffers the output that MONITOR's listener does not read. So a listener that can't keep up stops.
  */
-#include "proxy/monitor_feed.h"
+
+#include "proxy/private.h"
 
 #include <errno.h>
-#include <ev.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,11 +21,9 @@
 #include "proxy/advise/advise.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
-#include "proxy/base/text.h"
 #include "proxy/base/units.h"
-#include "proxy/net/readable.h"
 #include "proxy/monitor_tap/monitor_tap.h"
-#include "proxy/worker/worker.h"
+#include "proxy/net/readable.h"
 
 enum {
     NODES_MAX = 256,
@@ -84,37 +81,28 @@ struct monitor_feed {
     bool over;
     char why[256]; /* why it ended early; "" if it did not */
     struct ev_prepare prepare;
-    struct ev_timer end, start, second;
+    struct ev_timer end, second; /* end: of the start, then of all */
     struct ev_signal on_int, on_term;
 };
 
 /* ---- lines ------------------------------------------------------------------------------------ */
 
-static void line_part(struct lines *l, const char *data, size_t len) {
-    if (l->skipping || l->part.len + len > LINE_MAX_BYTES)
-        l->skipping = true;
-    else
-        text_append(&l->part, data, len);
-}
-
-/* Splits the bytes and calls fn for each whole line, until fn returns false. */
+/* Calls fn for each whole line, until fn returns false. */
 static void lines_cut(struct lines *l, const char *data, size_t len, bool (*fn)(void *arg, const char *, size_t),
                       void *arg) {
-    const char *end = data + len, *stop;
     bool more = true;
-    for (; more && (stop = memchr(data, '\n', (size_t)(end - data))); data = stop + 1) {
-        if (l->part.len == 0 && !l->skipping && stop - data <= LINE_MAX_BYTES) {
-            more = fn(arg, data, (size_t)(stop - data));
-            continue;
-        }
-        line_part(l, data, (size_t)(stop - data));
-        l->too_long += l->skipping;
-        more = l->skipping || fn(arg, l->part.data ? l->part.data : "", l->part.len);
-        l->part.len = 0;
+    text_append(&l->part, data, len);
+    char *at = l->part.data, *end = at + l->part.len, *stop;
+    for (; more && (stop = memchr(at, '\n', (size_t)(end - at))); at = stop + 1) {
+        if (l->skipping || stop - at > LINE_MAX_BYTES)
+            l->too_long++;
+        else
+            more = fn(arg, at, (size_t)(stop - at));
         l->skipping = false;
     }
-    if (more && data < end)
-        line_part(l, data, (size_t)(end - data));
+    l->skipping |= end - at > LINE_MAX_BYTES;
+    l->part.len = l->skipping ? 0 : (size_t)(end - at);
+    memmove(l->part.data, at, l->part.len);
 }
 
 /* ---- the report -------------------------------------------------------------------------------- */
@@ -122,19 +110,6 @@ static void lines_cut(struct lines *l, const char *data, size_t len, bool (*fn)(
 static void say(void *arg, const char *line, size_t len) {
     ++*(size_t *)arg;
     printf("%.*s\n", (int)len, line);
-}
-
-static void sum(struct overheard *to, const struct overheard *from) {
-    to->lines += from->lines;
-    to->garbage += from->garbage;
-    to->attempts += from->attempts;
-    to->assumed += from->assumed;
-    to->unsure += from->unsure;
-    to->nameless += from->nameless;
-    if (from->first_ms && (!to->first_ms || from->first_ms < to->first_ms))
-        to->first_ms = from->first_ms;
-    if (from->last_ms > to->last_ms)
-        to->last_ms = from->last_ms;
 }
 
 static void report(struct observer *a, const struct lock_rules *rules, const struct overheard *c, uint64_t too_long) {
@@ -250,7 +225,6 @@ static void on_fail(struct upstream_request *r, enum upstream_failure why, const
 
 static const struct upstream_request_ops question_ops = {.reply = on_reply, .fail = on_fail};
 
-/* Asks a command of two words. */
 static void ask(struct ear *e, int what, const char *command, const char *word, size_t len) {
     static const struct upstream_lane lane = {.protocol = 2};
     struct question *q = memory_zalloc(sizeof(*q));
@@ -297,27 +271,9 @@ static void ear_lost(struct ear *e, const char *why, size_t len) {
     finish(e->of, NULL);
 }
 
-/* Called when MONITOR has begun. */
-static void ear_begins(struct ear *e) {
-    struct monitor_feed *x = e->of;
-    e->begun = true;
-    if (!x->begun_ms) {
-        x->begun_ms = clock_wall_ms();
-        ev_timer_stop(x->loop, &x->start);
-        ev_timer_set(&x->end, (double)x->for_ms / 1000, 0.);
-        ev_timer_start(x->loop, &x->end);
-    }
-    snprintf(e->word, sizeof(e->word), "lockkeeper-advise-%016llx",
-             (unsigned long long)(x->seed ^ (uintptr_t)e ^ (uint64_t)x->begun_ms));
-    tap_self(e->tap, e->word);
-    ask(e, ASKS_ECHO, "ECHO", e->word, strlen(e->word));
-    e->lists = true;
-    ask_clients(e);
-    fprintf(stderr, "lockkeeper: listening to %s\n", e->address);
-}
-
 static bool ear_line(void *arg, const char *line, size_t len) {
     struct ear *e = arg;
+    struct monitor_feed *x = e->of;
     const char *key;
     size_t key_len;
     if (!e->begun) {
@@ -325,13 +281,26 @@ static bool ear_line(void *arg, const char *line, size_t len) {
             ear_lost(e, line + (len > 0), len - (len > 0) - (len > 1 && line[len - 1] == '\r'));
             return false;
         }
-        ear_begins(e);
+        e->begun = true;
+        if (!x->begun_ms) {
+            x->begun_ms = clock_wall_ms();
+            ev_timer_stop(x->loop, &x->end);
+            ev_timer_set(&x->end, (double)x->for_ms / 1000, 0.);
+            ev_timer_start(x->loop, &x->end);
+        }
+        snprintf(e->word, sizeof(e->word), "lockkeeper-advise-%016llx",
+                 (unsigned long long)(x->seed ^ (uintptr_t)e ^ (uint64_t)x->begun_ms));
+        tap_self(e->tap, e->word);
+        ask(e, ASKS_ECHO, "ECHO", e->word, strlen(e->word));
+        e->lists = true;
+        ask_clients(e);
+        fprintf(stderr, "lockkeeper: listening to %s\n", e->address);
         return true;
     }
     if (tap_line(e->tap, line, len) && e->asks && tap_asks(e->tap, &key, &key_len))
         ask(e, ASKS_PTTL, "PTTL", key, key_len);
-    if (++e->of->lines >= LINES_MAX) {
-        finish(e->of, "it has shown 50000000 commands, which is enough");
+    if (++x->lines >= LINES_MAX) {
+        finish(x, "it has shown 50000000 commands, which is enough");
         return false;
     }
     return true;
@@ -356,37 +325,33 @@ static void on_lost(void *arg, const char *error) {
     ear_lost(arg, error, strlen(error));
 }
 
-static void listen_to(struct monitor_feed *x, struct upstream_node *node) {
+static void on_ready(void *arg, const char *error) {
     static const struct upstream_lane lane = {.protocol = 2};
     const struct upstream_claim claim = {.client = NULL, .lasting = true};
-    struct ear *e = memory_zalloc(sizeof(*e));
-    const char *error = NULL;
-    struct upstream_pin_events events = {.arg = e, .message = on_message, .lost = on_lost};
-    e->of = x;
-    e->node = node;
-    e->least_late_ms = INT64_MAX;
-    snprintf(e->address, sizeof(e->address), "%s", upstream_node_address(node));
-    e->tap = tap_new(x->observer, x->seed, x->count);
-    x->ears[x->count++] = e;
-    e->pin = upstream_pin_open(x->upstream, node, &lane, &claim, &events, &error);
-    if (!e->pin) {
-        ear_lost(e, error, strlen(error));
-        return;
-    }
-    upstream_pin_patient(e->pin, PIN_PATIENT);
-    upstream_pin_stream(e->pin, true);
-    upstream_pin_send(e->pin, "*1\r\n$7\r\nMONITOR\r\n", 17);
-}
-
-static void on_ready(void *arg, const char *error) {
     struct monitor_feed *x = arg;
     if (error) {
         finish(x, error);
         return;
     }
     size_t masters = upstream_master_count(x->upstream);
-    for (size_t i = 0; i < masters && i < NODES_MAX && !x->over; i++)
-        listen_to(x, upstream_master(x->upstream, i));
+    for (size_t i = 0; i < masters && i < NODES_MAX && !x->over; i++) {
+        struct upstream_node *node = upstream_master(x->upstream, i);
+        struct ear *e = memory_zalloc(sizeof(*e));
+        const char *why = NULL;
+        struct upstream_pin_events events = {.arg = e, .message = on_message, .lost = on_lost};
+        *e = (struct ear){.of = x, .node = node, .least_late_ms = INT64_MAX};
+        snprintf(e->address, sizeof(e->address), "%s", upstream_node_address(node));
+        e->tap = tap_new(x->observer, x->seed, x->count);
+        x->ears[x->count++] = e;
+        e->pin = upstream_pin_open(x->upstream, node, &lane, &claim, &events, &why);
+        if (!e->pin) {
+            ear_lost(e, why, strlen(why));
+            continue;
+        }
+        upstream_pin_patient(e->pin, PIN_PATIENT);
+        upstream_pin_stream(e->pin, true);
+        upstream_pin_send(e->pin, "*1\r\n$7\r\nMONITOR\r\n", 17);
+    }
 }
 
 /* ---- the loop ----------------------------------------------------------------------------------- */
@@ -397,11 +362,8 @@ static void on_prepare(struct ev_loop *loop, struct ev_prepare *prepare, int eve
 }
 
 static void on_end(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    finish(timer->data, NULL);
-}
-
-static void on_start_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    finish(timer->data, "no answer within 10 s");
+    struct monitor_feed *x = timer->data;
+    finish(x, x->begun_ms ? NULL : "no answer within 10 s");
 }
 
 static void on_clients(struct ev_loop *loop, struct ev_timer *timer, int events) {
@@ -421,15 +383,14 @@ static void run(struct monitor_feed *x) {
     readable_init(&x->readable, x->loop);
     chunk_pool_init(&x->pool, CHUNKS_KEPT);
     ev_prepare_init(&x->prepare, on_prepare);
-    ev_timer_init(&x->end, on_end, 0., 0.);
-    ev_timer_init(&x->start, on_start_late, START_S, 0.);
+    ev_timer_init(&x->end, on_end, START_S, 0.);
     ev_timer_init(&x->second, on_clients, CLIENTS_S, CLIENTS_S);
     ev_signal_init(&x->on_int, on_signal, SIGINT);
     ev_signal_init(&x->on_term, on_signal, SIGTERM);
-    x->prepare.data = x->end.data = x->start.data = x->second.data = x->on_int.data = x->on_term.data = x;
+    x->prepare.data = x->end.data = x->second.data = x->on_int.data = x->on_term.data = x;
     x->upstream = upstream_new(x->loop, &x->readable, x->config, &x->pool, &events);
     ev_prepare_start(x->loop, &x->prepare);
-    ev_timer_start(x->loop, &x->start);
+    ev_timer_start(x->loop, &x->end);
     ev_timer_start(x->loop, &x->second);
     ev_signal_start(x->loop, &x->on_int);
     ev_signal_start(x->loop, &x->on_term);
@@ -453,7 +414,6 @@ static void stop(struct monitor_feed *x) {
     }
     ev_prepare_stop(x->loop, &x->prepare);
     ev_timer_stop(x->loop, &x->end);
-    ev_timer_stop(x->loop, &x->start);
     ev_timer_stop(x->loop, &x->second);
     ev_signal_stop(x->loop, &x->on_int);
     ev_signal_stop(x->loop, &x->on_term);
@@ -476,7 +436,17 @@ int monitor_feed(const struct upstream_config *config, const struct lock_rules *
     for (size_t i = 0; i < x.count; i++) {
         struct ear *e = x.ears[i];
         tap_end(e->tap);
-        sum(&counts, tap_counts(e->tap));
+        const struct overheard *c = tap_counts(e->tap);
+        counts.lines += c->lines;
+        counts.garbage += c->garbage;
+        counts.attempts += c->attempts;
+        counts.assumed += c->assumed;
+        counts.unsure += c->unsure;
+        counts.nameless += c->nameless;
+        if (c->first_ms && (!counts.first_ms || c->first_ms < counts.first_ms))
+            counts.first_ms = c->first_ms;
+        if (c->last_ms > counts.last_ms)
+            counts.last_ms = c->last_ms;
         too_long += e->lines.too_long;
         if (e->lost[0])
             fprintf(stderr, "lockkeeper: MONITOR %s: %s\n", e->begun ? "has ended" : "did not begin", e->lost);

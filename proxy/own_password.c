@@ -1,10 +1,15 @@
-/* Reads a file or a command's output, and keeps the proxy's own login up to date. See own_password.h. */
-#include "proxy/own_password.h"
+/*
+ * The passwords of the proxy's own users at Redis, Sentinels and witnesses: upstream-password, the content of
+ * upstream-password-file, or the output of upstream-password-command, and the same for sentinel- and witness-. A thread
+ * asks files and commands again: after upstream-password-refresh, at a reload, after a node's WRONGPASS. If that fails,
+ * the password in use stays.
+ */
+
+#include "proxy/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +29,6 @@ enum {
     REFUSED_PAUSE_MS = 2000 /* a node's refusals make the proxy ask no more often */
 };
 
-/* The logins of config_own_login, in words. */
 static const char *const SERVERS[CONFIG_LOGINS] = {"Redis", "Sentinels", "witnesses"};
 
 static struct {
@@ -39,15 +43,13 @@ static struct {
 /* ---- file and command ---- */
 
 /* Removes the end of the last line. False: these bytes are no password. */
-static bool trim(char *bytes, size_t *len, char *why, size_t size) {
-    size_t n = *len;
+static bool trim(char *bytes, size_t n, char *why, size_t size) {
     n -= n > 0 && bytes[n - 1] == '\n';
     n -= n > 0 && bytes[n - 1] == '\r';
     bytes[n] = '\0';
     bool right = n > 0 && n < PASSWORD_MAX && strlen(bytes) == n && !strpbrk(bytes, "\r\n");
     if (!right)
         snprintf(why, size, "expected a password of one line, at most %d bytes", PASSWORD_MAX - 1);
-    *len = n;
     return right;
 }
 
@@ -61,7 +63,7 @@ static bool read_file(const char *path, char *bytes, char *why, size_t size) {
         snprintf(why, size, "%s", strerror(errno));
     if (fd >= 0)
         close(fd);
-    return n >= 0 && trim(bytes, &len, why, size);
+    return n >= 0 && trim(bytes, len, why, size);
 }
 
 static void run_command(const char *command, int out, pid_t parent) {
@@ -124,7 +126,7 @@ static bool read_command(const char *command, char *bytes, char *why, size_t siz
         snprintf(why, size, WIFEXITED(status) ? "it exited with status %d" : "it was killed by signal %d",
                  WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
     else
-        return trim(bytes, &len, why, size);
+        return trim(bytes, len, why, size);
     return false;
 }
 
@@ -173,54 +175,35 @@ bool own_password_ask(const struct config *c, bool reload, struct config_errors 
 
 /* ---- the thread ---- */
 
-static void wait_until(int64_t even_ms) {
-    int64_t left_ms = even_ms - clock_even_ms();
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t ns = until.tv_nsec + (left_ms > 0 ? left_ms : 0) % 1000 * 1000000;
-    until.tv_sec += (left_ms > 0 ? left_ms : 0) / 1000 + ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
-    pthread_cond_timedwait(&watch.change, &watch.mutex, &until);
-}
-
-/* Asks for the passwords that files and commands have. */
-static void ask_again(const struct config *c) {
-    for (size_t i = 0; i < CONFIG_LOGINS; i++) {
-        const struct config_login *l = config_own_login(c, i).login;
-        struct config_errors errors = {0};
-        if ((l->password_file || l->password_command) && !ask(c, i, &errors) && !stopping())
-            log_warning("The proxy's password for %s stays as it is: %s", SERVERS[i], errors.lines.data);
-        config_errors_clear(&errors);
-    }
-}
-
 static void *run(void *arg) {
     pthread_mutex_lock(&watch.mutex);
     while (!watch.stop) {
-        if (clock_even_ms() < watch.due_ms) {
-            wait_until(watch.due_ms);
+        int64_t left_ms = watch.due_ms - clock_even_ms();
+        if (left_ms > 0) {
+            struct timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            int64_t ns = until.tv_nsec + left_ms % 1000 * 1000000;
+            until.tv_sec += left_ms / 1000 + ns / 1000000000;
+            until.tv_nsec = ns % 1000000000;
+            pthread_cond_timedwait(&watch.change, &watch.mutex, &until);
             continue;
         }
         const struct config *c = config_ref(watch.config);
         watch.asked_ms = clock_even_ms();
         watch.due_ms = watch.asked_ms + c->upstream_password_refresh_ms;
         pthread_mutex_unlock(&watch.mutex);
-        ask_again(c);
+        for (size_t i = 0; i < CONFIG_LOGINS; i++) {
+            const struct config_login *l = config_own_login(c, i).login;
+            struct config_errors errors = {0};
+            if ((l->password_file || l->password_command) && !ask(c, i, &errors) && !stopping())
+                log_warning("The proxy's password for %s stays as it is: %s", SERVERS[i], errors.lines.data);
+            config_errors_clear(&errors);
+        }
         config_unref(c);
         pthread_mutex_lock(&watch.mutex);
     }
     pthread_mutex_unlock(&watch.mutex);
     return NULL;
-}
-
-static void start(void) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    watch.runs = pthread_create(&watch.thread, NULL, run, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!watch.runs)
-        log_warning("The proxy's passwords are not read again: the system gives no more threads");
 }
 
 void own_password_watch(const struct config *config, bool reloaded) {
@@ -236,8 +219,15 @@ void own_password_watch(const struct config *config, bool reloaded) {
         watch.config = config_ref(config);
         watch.due_ms = reloaded && commands ? 0 : clock_even_ms() + config->upstream_password_refresh_ms;
         watch.asked_ms = reloaded ? watch.asked_ms : clock_even_ms();
-        if (!watch.runs)
-            start();
+        if (!watch.runs) {
+            sigset_t all, old;
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, &old);
+            watch.runs = pthread_create(&watch.thread, NULL, run, NULL) == 0;
+            pthread_sigmask(SIG_SETMASK, &old, NULL);
+            if (!watch.runs)
+                log_warning("The proxy's passwords are not read again: the system gives no more threads");
+        }
         pthread_cond_signal(&watch.change);
     }
     pthread_mutex_unlock(&watch.mutex);

@@ -1,28 +1,37 @@
-/* Rings, sums and log lines of incidents. Texts have fixed sizes; memory is allocated only for a new kind or group. */
-#include "proxy/admin/incidents.h"
+/*
+ * Incidents that all threads report: kept and counted within bounds, logged, and shown to people.
+ *
+ *      incidents_add ──┬─> the ring of its kind ────────────> PROXY INCIDENTS, the status page
+ *                      ├─> its group's sum ─────────────────> PROXY INCIDENTS SUMMARY
+ *                      ├─> the last ones, if there are listeners ─> PROXY WATCH
+ *                      └─> the log: the first at once, the others of 10 s as one line (incidents_tell)
+ *
+ * A group has the incidents of one kind that one client (one identity) causes under one rule. In 10 s it causes one log
+ * line and uses at most 64 rows of its kind's ring; its newest row counts further incidents. There are at most 1,024
+ * groups. For a new one, the group without incidents for longest, at least 10 s, is added to its kind's "(others)". If
+ * all groups are busy, the new incident is counted there. 200 first lines in 10 s are logged at once, and 20 lines of
+ * repeats a second. Further lines follow later, with the counts up to then.
+ */
+#include "proxy/admin/admin.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "parser/invariant.h"
-#include "proxy/admin/incident_lines.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/list.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/table.h"
-#include "proxy/base/text.h"
+#include "proxy/base/units.h"
 
 enum {
-    KIND_MAX = 24,
-    RULE_MAX = 96,
-    KEY_MAX = 128,
-    WHO_MAX = 128,
-    COMMAND_MAX = 64,
-    ACTION_MAX = 160,
+    KIND_MAX = sizeof(((struct incident *)0)->kind),
+    KEY_MAX = sizeof(((struct incident *)0)->key),
     KINDS_MAX = 32,
     GROUPS_MAX = 1024,
     GROUP_ROWS = 64, /* rows of a ring that one group may use in a period */
@@ -33,25 +42,12 @@ enum {
     WATCHED_A_STEP = 64,
     MATCH_STEPS_MAX = 256 * KEY_MAX, /* enough for a pattern of 256 bytes */
     FOLLOW_STEPS = 3 * MATCH_STEPS_MAX,
-    GLOB_STEPS = 500000 /* for all keys matched against a pattern: about 2 ms */
+    GLOB_STEPS = 500000, /* for all keys matched against a pattern: about 2 ms */
+    COUNT_CUT = 1000000,
+    TIME_SIZE = 32,
+    WORD_SHOWN = 64
 };
 
-struct entry {
-    int64_t time_ms;
-    uint64_t seq; /* the newest has the highest number; 0: unused */
-    uint64_t count;
-    size_t key_len;
-    char kind[KIND_MAX];
-    char rule[RULE_MAX];
-    char key[KEY_MAX];
-    char identity[WHO_MAX];
-    char client[WHO_MAX];
-    char holder[WHO_MAX];
-    char command[COMMAND_MAX];
-    char action[ACTION_MAX];
-};
-
-/* The incidents of one kind that one client causes under one rule. */
 struct group {
     struct table_link link; /* in the table, except for a kind's "others" */
     struct list_node quiet; /* in the list of all groups, the one without incidents for longest first */
@@ -60,8 +56,8 @@ struct group {
     uint64_t hash;
     uint64_t count;
     int64_t first_ms;
-    struct entry last;
-    struct entry *row; /* its newest row in the ring, valid while the row has the number row_seq */
+    struct incident last;
+    struct incident *row; /* its newest row in the ring, valid while the row has the number row_seq */
     uint64_t row_seq;
     int64_t rows_since_ms; /* the start of the present period, and the rows used in it */
     unsigned rows;
@@ -71,7 +67,7 @@ struct group {
 
 struct kind {
     char name[KIND_MAX];
-    struct entry *ring;
+    struct incident *ring;
     size_t next;
     struct group others;
 };
@@ -88,7 +84,7 @@ struct incidents {
     int64_t lines_since_ms;   /* the start of the present period, and the first lines written in it */
     unsigned lines;
     struct list_node ears;
-    struct entry *feed; /* FEED_ROWS entries, indexed by number modulo FEED_ROWS; NULL without listeners */
+    struct incident *feed; /* FEED_ROWS entries, indexed by number modulo FEED_ROWS; NULL without listeners */
 };
 
 struct incidents_ear {
@@ -125,33 +121,15 @@ void incidents_free(struct incidents *i) {
     memory_free(i);
 }
 
-static void copy(char *to, size_t size, const char *from) {
-    snprintf(to, size, "%s", from ? from : "");
-}
-
 /* ---- the log ---------------------------------------------------------------------------------------- */
-
-/* Writes 4,940 for 4940. */
-static void with_commas(char *to, size_t size, uint64_t number) {
-    char digits[24];
-    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)number);
-    size_t n = 0;
-    for (int i = 0; i < len && n + 2 < size; i++) {
-        if (i > 0 && (len - i) % 3 == 0)
-            to[n++] = ',';
-        to[n++] = digits[i];
-    }
-    to[n] = '\0';
-}
 
 static struct log_field text_field(const char *name, const char *text) {
     return (struct log_field){.name = name, .text = text, .len = strlen(text)};
 }
 
-/* Logs an incident. The entry's own copy of the action may be cut. count > 0: the line stands for so many incidents in
- * so many seconds, of which this is the last. */
-static void write_line(const struct entry *e, const char *action, uint64_t count, int64_t seconds) {
-    char key[KEY_MAX + 1], number[32], often[96] = ":";
+/* Logs an incident. count > 0: the line stands for so many in so many seconds, of which this is the last. */
+static void write_line(const struct incident *e, const char *action, uint64_t count, int64_t seconds) {
+    char key[KEY_MAX + 1], digits[24], number[32], often[96] = ":";
     text_printable(key, sizeof(key), e->key, e->key_len, '.');
     const struct log_field fields[] = {text_field("kind", e->kind),
                                        text_field("rule", e->rule),
@@ -164,7 +142,14 @@ static void write_line(const struct entry *e, const char *action, uint64_t count
                                        {.name = "count", .number = (long long)(count ? count : 1)},
                                        {.name = "seconds", .number = seconds}};
     size_t field_count = sizeof(fields) / sizeof(fields[0]) - (count ? 0 : 1);
-    with_commas(number, sizeof(number), count);
+    size_t n = 0;
+    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)count);
+    for (int i = 0; i < len; i++) { /* 4,940 for 4940 */
+        if (i > 0 && (len - i) % 3 == 0)
+            number[n++] = ',';
+        number[n++] = digits[i];
+    }
+    number[n] = '\0';
     if (count)
         snprintf(often, sizeof(often), " x %s in %lld s: last", number, (long long)seconds);
     log_write_fields(LOG_LEVEL_NOTICE, fields, field_count, "incident %s%s %s on %s by %s%s%s: %s", e->kind, often,
@@ -174,17 +159,6 @@ static void write_line(const struct entry *e, const char *action, uint64_t count
 
 static bool is_over(int64_t since_ms, int64_t now_ms) {
     return now_ms - since_ms >= PERIOD_MS || now_ms < since_ms; /* the clock may be set back */
-}
-
-/* Whether a group's incident may be logged at once. */
-static bool may_tell(struct incidents *i, const struct group *g, int64_t now_ms) {
-    if (g->untold > 0 || (g->told_ms && !is_over(g->told_ms, now_ms)))
-        return false;
-    if (is_over(i->lines_since_ms, now_ms)) {
-        i->lines_since_ms = now_ms;
-        i->lines = 0;
-    }
-    return i->lines++ < LINES_AT_ONCE;
 }
 
 void incidents_tell(struct incidents *i, int64_t now_ms, bool all) {
@@ -215,10 +189,10 @@ static void group_init(struct group *g, struct kind *kind) {
 
 static struct kind *kind_of(struct incidents *i, const char *name) {
     for (size_t n = 0; n < i->kind_count; n++)
-        if (strncmp(i->kinds[n]->name, name, KIND_MAX - 1) == 0 || n + 1 == KINDS_MAX)
+        if (strcmp(i->kinds[n]->name, name) == 0 || n + 1 == KINDS_MAX)
             return i->kinds[n];
     struct kind *kind = memory_zalloc(sizeof(*kind));
-    copy(kind->name, sizeof(kind->name), name);
+    snprintf(kind->name, sizeof(kind->name), "%s", name);
     group_init(&kind->others, kind);
     invariant(i->kind_count < KINDS_MAX, "%zu kinds", i->kind_count);
     return i->kinds[i->kind_count++] = kind;
@@ -230,27 +204,11 @@ static void merge(struct group *into, const struct group *from) {
     if (into->count == 0 || from->last.time_ms > into->last.time_ms)
         into->last = from->last;
     into->count += from->count;
-    copy(into->last.rule, sizeof(into->last.rule), "");
-    copy(into->last.identity, sizeof(into->last.identity), "(others)");
+    into->last.rule[0] = '\0';
+    snprintf(into->last.identity, sizeof(into->last.identity), "(others)");
 }
 
-/* Makes room for another group: removes the one without incidents for longest. False: no group has been quiet long
- * enough. */
-static bool make_room(struct incidents *i, int64_t now_ms) {
-    if (i->groups.count < GROUPS_MAX)
-        return true;
-    struct group *g = LIST_ENTRY(list_first(&i->quiet), struct group, quiet);
-    invariant(g != &g->kind->others && g->count > 0, "the others of a kind are among the groups");
-    if (!is_over(g->last.time_ms, now_ms) || g->untold > 0)
-        return false;
-    merge(&g->kind->others, g);
-    list_remove(&g->quiet);
-    table_remove(&i->groups, &g->link, g->hash);
-    memory_free(g);
-    return true;
-}
-
-static struct group *group_of(struct incidents *i, struct kind *kind, const struct entry *e) {
+static struct group *group_of(struct incidents *i, struct kind *kind, const struct incident *e) {
     uint64_t hash =
         ((uint64_t)text_hash(e->rule, strlen(e->rule)) << 32 | text_hash(e->identity, strlen(e->identity))) ^
         (uintptr_t)kind;
@@ -261,8 +219,16 @@ static struct group *group_of(struct incidents *i, struct kind *kind, const stru
             strcmp(g->last.identity, e->identity) == 0)
             return g;
     }
-    if (!make_room(i, e->time_ms))
-        return &kind->others;
+    if (i->groups.count >= GROUPS_MAX) { /* removes the group without incidents for longest, if it is long enough */
+        struct group *quiet = LIST_ENTRY(list_first(&i->quiet), struct group, quiet);
+        invariant(quiet != &quiet->kind->others && quiet->count > 0, "the others of a kind are among the groups");
+        if (!is_over(quiet->last.time_ms, e->time_ms) || quiet->untold > 0)
+            return &kind->others;
+        merge(&quiet->kind->others, quiet);
+        list_remove(&quiet->quiet);
+        table_remove(&i->groups, &quiet->link, quiet->hash);
+        memory_free(quiet);
+    }
     struct group *g = memory_zalloc(sizeof(*g));
     group_init(g, kind);
     g->hash = hash;
@@ -270,24 +236,10 @@ static struct group *group_of(struct incidents *i, struct kind *kind, const stru
     return g;
 }
 
-/* Counts an incident of the group. */
-static void group_add(struct incidents *i, struct group *g, const struct entry *e) {
-    struct group one = {.first_ms = e->time_ms, .last = *e, .count = 1};
-    if (g == &g->kind->others) {
-        merge(g, &one);
-        return;
-    }
-    g->first_ms = g->count ? g->first_ms : e->time_ms;
-    g->last = *e;
-    g->count++;
-    list_remove(&g->quiet);
-    list_append(&i->quiet, &g->quiet);
-}
-
 /* ---- the rings -------------------------------------------------------------------------------------------- */
 
 /* Puts an incident into its kind's ring: into a new row, or in place of its group's newest row. */
-static void keep(struct incidents *i, struct group *g, const struct entry *e) {
+static void keep(struct incidents *i, struct group *g, const struct incident *e) {
     struct kind *kind = g->kind;
     if (!kind->ring)
         kind->ring = memory_zalloc(i->rows * sizeof(*kind->ring));
@@ -309,23 +261,21 @@ static void keep(struct incidents *i, struct group *g, const struct entry *e) {
     g->row->seq = g->row_seq = ++i->seq;
 }
 
-void incidents_add(struct incidents *i, const struct incident *incident) {
-    struct entry e = {.time_ms = incident->time_ms, .count = 1};
-    e.key_len = incident->key_len < KEY_MAX ? incident->key_len : KEY_MAX;
-    memcpy(e.key, incident->key, e.key_len);
-    copy(e.kind, sizeof(e.kind), incident->kind);
-    copy(e.rule, sizeof(e.rule), incident->rule);
-    copy(e.identity, sizeof(e.identity), incident->identity);
-    copy(e.client, sizeof(e.client), incident->client);
-    copy(e.holder, sizeof(e.holder), incident->holder);
-    copy(e.command, sizeof(e.command), incident->command);
-    copy(e.action, sizeof(e.action), incident->action);
+void incidents_add(struct incidents *i, const struct incident *e, const char *action) {
     pthread_mutex_lock(&i->mutex);
-    struct group *g = group_of(i, kind_of(i, e.kind), &e);
-    group_add(i, g, &e);
-    keep(i, g, &e);
+    struct group *g = group_of(i, kind_of(i, e->kind), e);
+    if (g == &g->kind->others) {
+        merge(g, &(struct group){.first_ms = e->time_ms, .last = *e, .count = 1});
+    } else {
+        g->first_ms = g->count ? g->first_ms : e->time_ms;
+        g->last = *e;
+        g->count++;
+        list_remove(&g->quiet);
+        list_append(&i->quiet, &g->quiet);
+    }
+    keep(i, g, e);
     if (i->feed) {
-        i->feed[i->seq % FEED_ROWS] = e;
+        i->feed[i->seq % FEED_ROWS] = *e;
         i->feed[i->seq % FEED_ROWS].seq = i->seq;
         /* A listener's `wake` runs with the store locked. */
         LIST_FOREACH(it, &i->ears) {
@@ -333,37 +283,28 @@ void incidents_add(struct incidents *i, const struct incident *incident) {
             ear->wake(ear->arg);
         }
     }
-    bool at_once = may_tell(i, g, e.time_ms);
+    bool at_once = g->untold == 0 && (!g->told_ms || is_over(g->told_ms, e->time_ms));
+    if (at_once && is_over(i->lines_since_ms, e->time_ms)) {
+        i->lines_since_ms = e->time_ms;
+        i->lines = 0;
+    }
+    at_once = at_once && i->lines++ < LINES_AT_ONCE;
     if (at_once) {
-        g->told_ms = e.time_ms;
+        g->told_ms = e->time_ms;
     } else if (g->untold++ == 0) {
-        g->told_ms = g->told_ms ? g->told_ms : e.time_ms;
+        g->told_ms = g->told_ms ? g->told_ms : e->time_ms;
         list_append(&i->pending, &g->pending);
     }
     pthread_mutex_unlock(&i->mutex);
     if (at_once)
-        write_line(&e, incident->action ? incident->action : "", 0, 0);
+        write_line(e, action, 0, 0);
 }
 
 /* ---- looking in ------------------------------------------------------------------------------------------- */
 
 static int newest_first(const void *a, const void *b) {
-    const struct entry *const *x = a, *const *y = b;
+    const struct incident *const *x = a, *const *y = b;
     return (*x)->seq < (*y)->seq ? 1 : -1;
-}
-
-static struct incident shown(const struct entry *e) {
-    return (struct incident){.time_ms = e->time_ms,
-                             .kind = e->kind,
-                             .rule = e->rule,
-                             .key = e->key,
-                             .key_len = e->key_len,
-                             .identity = e->identity,
-                             .client = e->client,
-                             .holder = e->holder,
-                             .command = e->command,
-                             .action = e->action,
-                             .count = e->count};
 }
 
 static bool is_of_kind(const struct incident_filter *wanted, const char *kind) {
@@ -371,7 +312,7 @@ static bool is_of_kind(const struct incident_filter *wanted, const char *kind) {
 }
 
 /* Whether a key is selected; takes the steps of the pattern from *steps. */
-static bool has_key(const struct incident_filter *wanted, const struct entry *e, size_t *steps) {
+static bool has_key(const struct incident_filter *wanted, const struct incident *e, size_t *steps) {
     return !wanted->pattern || glob_match_within(wanted->pattern, wanted->pattern_len, e->key, e->key_len, steps);
 }
 
@@ -379,7 +320,7 @@ bool incidents_each(struct incidents *i, const struct incident_filter *wanted, s
                     void (*fn)(void *arg, const struct incident *incident), void *arg) {
     size_t steps = GLOB_STEPS;
     pthread_mutex_lock(&i->mutex);
-    const struct entry **all = memory_alloc((i->kind_count * i->rows + 1) * sizeof(struct entry *));
+    const struct incident **all = memory_alloc((i->kind_count * i->rows + 1) * sizeof(struct incident *));
     size_t count = 0;
     for (size_t k = 0; k < i->kind_count; k++) {
         const struct kind *kind = i->kinds[k];
@@ -388,12 +329,11 @@ bool incidents_each(struct incidents *i, const struct incident_filter *wanted, s
                 all[count++] = &kind->ring[n];
     }
     if (count > 0)
-        qsort(all, count, sizeof(struct entry *), newest_first);
+        qsort(all, count, sizeof(struct incident *), newest_first);
     for (size_t n = 0; n < count && max > 0 && steps > 0; n++) {
         if (!has_key(wanted, all[n], &steps))
             continue;
-        struct incident out = shown(all[n]);
-        fn(arg, &out);
+        fn(arg, all[n]);
         max--;
     }
     pthread_mutex_unlock(&i->mutex);
@@ -402,29 +342,37 @@ bool incidents_each(struct incidents *i, const struct incident_filter *wanted, s
 }
 
 static int most_first(const void *a, const void *b) {
-    const struct group *const *x = a, *const *y = b;
-    if ((*x)->count != (*y)->count)
-        return (*x)->count < (*y)->count ? 1 : -1;
-    return (*x)->last.time_ms < (*y)->last.time_ms ? 1 : (*x)->last.time_ms > (*y)->last.time_ms ? -1 : 0;
+    const struct incident_sum *x = a, *y = b;
+    if (x->count != y->count)
+        return x->count < y->count ? 1 : -1;
+    return x->last->time_ms < y->last->time_ms ? 1 : x->last->time_ms > y->last->time_ms ? -1 : 0;
 }
 
-static bool is_wanted(const struct incident_filter *wanted, const struct group *g) {
-    return g->count > 0 && is_of_kind(wanted, g->kind->name) && g->last.time_ms >= wanted->since_ms;
+static int by_client_and_kind(const void *a, const void *b) {
+    const struct incident_sum *x = a, *y = b;
+    int order = strcmp(x->last->identity, y->last->identity);
+    return order ? order : strcmp(x->kind, y->kind);
 }
 
-/* Collects the groups of the selected kind and time, in this order. The caller frees them. */
-static const struct group **groups_sorted(const struct incidents *i, const struct incident_filter *wanted,
-                                          int (*order)(const void *, const void *), size_t *count) {
-    const struct group **all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(struct group *));
+/* Adds the group's sum, if the group is of the selected kind and time. */
+static void add_sum(struct incident_sum *all, size_t *count, const struct group *g,
+                    const struct incident_filter *wanted) {
+    if (g->count > 0 && is_of_kind(wanted, g->kind->name) && g->last.time_ms >= wanted->since_ms)
+        all[(*count)++] =
+            (struct incident_sum){.last = &g->last, .kind = g->kind->name, .count = g->count, .first_ms = g->first_ms};
+}
+
+/* The sums of the selected groups, in this order. The caller frees them. */
+static struct incident_sum *sums_sorted(const struct incidents *i, const struct incident_filter *wanted,
+                                        int (*order)(const void *, const void *), size_t *count) {
+    struct incident_sum *all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(*all));
     *count = 0;
     TABLE_FOREACH(it, &i->groups)
-    if (is_wanted(wanted, LIST_ENTRY(it, struct group, link)))
-        all[(*count)++] = LIST_ENTRY(it, struct group, link);
+    add_sum(all, count, LIST_ENTRY(it, struct group, link), wanted);
     for (size_t k = 0; k < i->kind_count; k++)
-        if (is_wanted(wanted, &i->kinds[k]->others))
-            all[(*count)++] = &i->kinds[k]->others;
+        add_sum(all, count, &i->kinds[k]->others, wanted);
     if (*count > 0)
-        qsort(all, *count, sizeof(struct group *), order);
+        qsort(all, *count, sizeof(*all), order);
     return all;
 }
 
@@ -432,75 +380,207 @@ void incidents_sums(struct incidents *i, const struct incident_filter *wanted, s
                     void (*fn)(void *arg, const struct incident_sum *sum), void *arg) {
     pthread_mutex_lock(&i->mutex);
     size_t count;
-    const struct group **all = groups_sorted(i, wanted, most_first, &count);
-    for (size_t n = 0; n < count && n < max; n++) {
-        const struct group *g = all[n];
-        struct incident_sum sum = {.kind = g->kind->name,
-                                   .rule = g->last.rule,
-                                   .identity = g->last.identity,
-                                   .count = g->count,
-                                   .first_ms = g->first_ms,
-                                   .last_ms = g->last.time_ms,
-                                   .key = g->last.key,
-                                   .key_len = g->last.key_len};
-        fn(arg, &sum);
-    }
+    struct incident_sum *all = sums_sorted(i, wanted, most_first, &count);
+    for (size_t n = 0; n < count && n < max; n++)
+        fn(arg, &all[n]);
     pthread_mutex_unlock(&i->mutex);
     memory_free(all);
 }
 
-/* ---- clients ---------------------------------------------------------------------------------------------- */
-
-static int by_client_and_kind(const void *a, const void *b) {
-    const struct group *const *x = a, *const *y = b;
-    int order = strcmp((*x)->last.identity, (*y)->last.identity);
-    return order ? order : strcmp((*x)->kind->name, (*y)->kind->name);
-}
-
-static int worst_first(const void *a, const void *b) {
-    const struct incident_client *x = a, *y = b;
-    return x->count != y->count ? (x->count < y->count ? 1 : -1) : x->last_ms < y->last_ms ? 1 : -1;
-}
-
-/* Adds up a client's groups, which begin at all[0], sorted by kind. Returns how many groups they are. */
-static size_t sum_client(const struct group *const *all, size_t count, struct incident_client *c) {
-    size_t n = 0;
-    uint64_t of_kind = 0;
-    *c = (struct incident_client){.identity = all[0]->last.identity};
-    for (; n < count && strcmp(all[n]->last.identity, c->identity) == 0; n++) {
-        const struct group *g = all[n];
-        of_kind = n > 0 && all[n - 1]->kind == g->kind ? of_kind + g->count : g->count;
-        c->count += g->count;
-        if (of_kind > c->kind_count) {
-            c->kind = g->kind->name;
-            c->kind_count = of_kind;
-        }
-        if (!c->key || g->last.time_ms > c->last_ms) {
-            c->last_ms = g->last.time_ms;
-            c->key = g->last.key;
-            c->key_len = g->last.key_len;
-        }
-    }
-    return n;
-}
-
-void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_client *client),
+void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum),
                        void *arg) {
     pthread_mutex_lock(&i->mutex);
     size_t count, clients = 0;
-    const struct group **all = groups_sorted(i, &(struct incident_filter){0}, by_client_and_kind, &count);
-    struct incident_client *sums = memory_alloc((count + 1) * sizeof(*sums));
-    for (size_t n = 0; n < count;) {
-        n += sum_client(all + n, count - n, &sums[clients]);
-        clients += sums[clients].identity[0] != '\0'; /* not the proxy's own incidents */
+    struct incident_sum *all = sums_sorted(i, &(struct incident_filter){0}, by_client_and_kind, &count);
+    const char *kind = NULL;
+    uint64_t of_kind = 0;
+    for (size_t n = 0; n < count; n++) { /* a client's sums follow each other, by kind; they become one */
+        struct incident_sum sum = all[n], *c = clients > 0 ? &all[clients - 1] : NULL;
+        if (sum.last->identity[0] == '\0') /* the proxy's own incidents */
+            continue;
+        if (!c || strcmp(c->last->identity, sum.last->identity) != 0) {
+            c = &all[clients++];
+            *c = (struct incident_sum){.last = sum.last};
+            kind = NULL;
+        }
+        of_kind = kind == sum.kind ? of_kind + sum.count : sum.count;
+        kind = sum.kind;
+        c->count += sum.count;
+        if (of_kind > c->kind_count) {
+            c->kind = kind;
+            c->kind_count = of_kind;
+        }
+        if (sum.last->time_ms > c->last->time_ms)
+            c->last = sum.last;
     }
     if (clients > 0)
-        qsort(sums, clients, sizeof(*sums), worst_first);
+        qsort(all, clients, sizeof(*all), most_first);
     for (size_t n = 0; n < clients && n < max; n++)
-        fn(arg, &sums[n]);
+        fn(arg, &all[n]);
     pthread_mutex_unlock(&i->mutex);
     memory_free(all);
-    memory_free(sums);
+}
+
+/* ---- sentences --------------------------------------------------------------------------------------- */
+
+void incident_sentence(const struct incident *i, struct text *out) {
+    /* The words for each kind of incident: before and after the key. */
+    static const struct deed {
+        const char *kind, *before, *behind;
+        bool against; /* the sentence names the holder, which is another client */
+    } deeds[] = {
+        {"late_release", "tried to release", "", true},
+        {"foreign_release", "tried to release", "", true},
+        {"ambiguous", "released", " with one of several leases", true},
+        {"foreign_extend", "tried to change the expiry of", "", true},
+        {"overwrite", "tried to overwrite", "", true},
+        {"no_expiry", "acquired", " without an expiry", false},
+        {"overrun", "had", " for longer than its lease", false},
+        {"abandoned", "left without releasing", "", false},
+        {"lost_head", "lost its place in the queue of", "", false},
+        {"renewal_lost", "lost the lease of", "", false},
+        {"lost", "lost the lease of", "", false},
+        {"unconfirmed", "did not get", "", false},
+        {"remembered", "was refused", "", false},
+        {"overtaken", "has lost", "", false},
+        {"operator_release", "released", " as an operator", true},
+        {"shared", "was found to share connections for", "", false},
+        {"believed", "released", " for another connection", true},
+        {"deadlock", "would have waited in a circle for", "", false},
+        {"late_write", "wrote", " without its lock", true},
+        {"held_long", "has held", " for long", false},
+        {"one_shot", "keeps", " as a one-shot client", false},
+        {"permit_returned", "did not give back a permit of", "", false},
+        {"permit_lost", "may have a permit of", "", false},
+        {NULL, "had an incident with", "", true},
+    };
+    const struct deed *deed = deeds;
+    while (deed->kind && strcmp(deed->kind, i->kind) != 0)
+        deed++;
+    text_printf(out, "%s %s ", i->client[0] ? i->client : "The proxy", deed->before);
+    text_append_visible(out, i->key, i->key_len);
+    text_printf(out, "%s", deed->behind);
+    if (deed->against && i->holder[0])
+        text_printf(out, "; held by %s", i->holder);
+    text_printf(out, ": %s", i->action);
+}
+
+void incident_time(int64_t time_ms, struct text *out) {
+    time_t seconds = (time_t)(time_ms / 1000);
+    struct tm tm;
+    char date[32];
+    localtime_r(&seconds, &tm);
+    strftime(date, sizeof(date), "%Y-%m-%d %H:%M:%S", &tm);
+    text_printf(out, "%s.%03d", date, (int)(time_ms % 1000));
+}
+
+/* ---- selections ------------------------------------------------------------------------------------------ */
+
+static void put_word(struct text *out, const char *word, size_t len) {
+    text_append(out, "'", 1);
+    text_append_shown(out, word, len, WORD_SHOWN);
+    text_append(out, "'", 1);
+}
+
+static bool refuse_twice(struct incident_query *q, const char *name) {
+    text_printf(q->error, "ERR syntax error: %s was given twice", name);
+    return false;
+}
+
+static bool read_kind(struct incident_query *q, const char *word, size_t len) {
+    if (q->filter.kind)
+        return refuse_twice(q, "KIND");
+    for (size_t i = 0; q->kinds(i); i++)
+        if (text_is(word, len, q->kinds(i))) {
+            q->filter.kind = q->kinds(i);
+            return true;
+        }
+    text_printf(q->error, "ERR there are no incidents of the kind ");
+    put_word(q->error, word, len);
+    for (size_t i = 0; q->kinds(i); i++)
+        text_printf(q->error, "%s%s", i == 0 ? "; the kinds are: " : ", ", q->kinds(i));
+    return false;
+}
+
+static bool read_key(struct incident_query *q, const char *word, size_t len) {
+    if (q->filter.pattern)
+        return refuse_twice(q, "KEY");
+    q->filter.pattern = word;
+    q->filter.pattern_len = len;
+    return true;
+}
+
+static bool read_since(struct incident_query *q, const char *word, size_t len) {
+    char text[TIME_SIZE];
+    int64_t ms;
+    if (q->filter.since_ms)
+        return refuse_twice(q, "SINCE");
+    size_t n = len < sizeof(text) - 1 ? len : 0; /* every valid time is shorter */
+    memcpy(text, word, n);
+    text[n] = '\0';
+    if (strlen(text) != len || !units_time(text, 1000, &ms)) {
+        text_printf(q->error, "ERR SINCE ");
+        put_word(q->error, word, len);
+        text_printf(q->error, ": expected a time like 30s, 10m, 2h or 1d");
+        return false;
+    }
+    q->filter.since_ms = ms < q->now_ms ? q->now_ms - ms : 1;
+    return true;
+}
+
+bool incident_count(const char *word, size_t len, size_t *count) {
+    *count = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (word[i] < '0' || word[i] > '9')
+            return false;
+        *count = *count < COUNT_CUT ? *count * 10 + (size_t)(word[i] - '0') : *count;
+    }
+    return len > 0;
+}
+
+static bool read_alone(struct incident_query *q, const char *word, size_t len) {
+    size_t count;
+    bool all = q->now_ms > 0, summary = all && text_is(word, len, "summary");
+    if (!summary && (!all || !incident_count(word, len, &count))) {
+        text_printf(q->error, "ERR syntax error at ");
+        put_word(q->error, word, len);
+        text_printf(q->error, ": expected %s",
+                    all ? "a count, SUMMARY, KIND kind, KEY pattern or SINCE time" : "KIND kind or KEY pattern");
+        return false;
+    }
+    if (summary ? q->summary : q->counted)
+        return refuse_twice(q, summary ? "SUMMARY" : "the count");
+    q->summary |= summary;
+    q->counted |= !summary;
+    q->count = summary ? q->count : count;
+    return true;
+}
+
+bool incident_query_read(struct incident_query *q, const char *const *words, const size_t *lens, size_t count) {
+    static const struct {
+        const char *name;
+        bool (*read)(struct incident_query *q, const char *word, size_t len);
+    } pairs[] = {{"kind", read_kind}, {"key", read_key}, {"since", read_since}};
+    size_t pair_count = q->now_ms > 0 ? 3 : 2;
+    for (size_t i = 0; i < count; i++) {
+        size_t p = 0;
+        while (p < pair_count && !text_is(words[i], lens[i], pairs[p].name))
+            p++;
+        if (p == pair_count) {
+            if (!read_alone(q, words[i], lens[i]))
+                return false;
+        } else if (++i == count) {
+            text_printf(q->error, "ERR syntax error: nothing behind %.*s", (int)lens[i - 1], words[i - 1]);
+            return false;
+        } else if (!pairs[p].read(q, words[i], lens[i])) {
+            return false;
+        }
+    }
+    if (q->summary && q->filter.pattern) {
+        text_printf(q->error, "ERR SUMMARY counts by kind, rule and client, not by key: leave KEY out");
+        return false;
+    }
+    return true;
 }
 
 /* ---- live incidents ---------------------------------------------------------------------------------------- */
@@ -539,8 +619,8 @@ struct incident_watch {
 
 struct incident_watch *incident_watch_new(struct incidents *i, const char *const *words, const size_t *lens,
                                           size_t count, const char *(*kinds)(size_t i), struct text *error) {
-    struct incident_query q;
-    if (!incident_query_read(&q, &(struct incident_syntax){.kinds = kinds}, words, lens, count, error))
+    struct incident_query q = {.kinds = kinds, .error = error};
+    if (!incident_query_read(&q, words, lens, count))
         return NULL;
     struct incident_watch *watch = memory_zalloc(sizeof(*watch));
     watch->incidents = i;
@@ -580,15 +660,14 @@ bool incident_watch_lines(struct incident_watch *watch, void (*fn)(void *arg, co
         watch->at = oldest;
     }
     for (; watch->at <= i->seq && left > 0 && steps >= MATCH_STEPS_MAX; watch->at++, left--) {
-        const struct entry *e = &i->feed[watch->at % FEED_ROWS];
+        const struct incident *e = &i->feed[watch->at % FEED_ROWS];
         if (!is_of_kind(&watch->wanted, e->kind) || !has_key(&watch->wanted, e, &steps))
             continue;
-        struct incident out = shown(e);
         struct text sentence = {0}, line = {0};
         put_missed(watch, fn, arg);
-        sentence_time(out.time_ms, &line);
-        text_printf(&line, " %s: ", out.kind);
-        sentence_append(&out, &sentence);
+        incident_time(e->time_ms, &line);
+        text_printf(&line, " %s: ", e->kind);
+        incident_sentence(e, &sentence);
         text_append_visible(&line, sentence.data, sentence.len); /* names of users and clients may contain any bytes */
         fn(arg, line.data, line.len);
         text_clear(&sentence);

@@ -1,15 +1,14 @@
 /* PROXY HELP, INFO, LOCKS, TOP, CONTENTION, SLOWLOG, LATENCY, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
-#include "proxy/admin/proxy_report.h"
+#include "proxy/admin/admin.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "proxy/admin/incident_lines.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/slowlog.h"
-#include "proxy/base/text.h"
+#include "proxy/base/units.h"
 
 enum {
     INCIDENTS_DEFAULT = 20,
@@ -18,8 +17,7 @@ enum {
     TOP_MAX = 100 /* lines of each sort */,
     SLOW_DEFAULT = 10,
     LINE_MAX = 512,
-    KEY_SHOWN = 160,
-    AGO_SIZE = 32
+    KEY_SHOWN = 160
 };
 
 /* ---- rows of fields: an array of maps (in RESP2 arrays of names and values), or of lines ------------------------ */
@@ -43,11 +41,11 @@ struct call {
     const char *const *words; /* those behind the subcommand */
     const size_t *lens;
     size_t count;
-    const char *first; /* words[0]; NULL: there is none */
-    size_t first_len;
     struct rows rows;
-    struct report report; /* to the rows */
+    struct report report; /* to the rows; its pattern is words[0] */
     bool matched;         /* false: the pattern takes too long, and rows may be missing */
+    bool open;            /* INFO: the current section is wanted */
+    const char *folded;   /* CONTENTION FOLDED: the field with the times */
     struct text *reply;
 };
 
@@ -106,44 +104,36 @@ static void rows_number(void *arg, const char *name, int64_t value) {
 
 /* ---- INFO ---------------------------------------------------------------------------------------- */
 
-struct info {
-    struct text out;
-    const char *wanted; /* one section, in any case; NULL: all */
-    size_t wanted_len;
-    bool open; /* the current section is wanted */
-};
-
 static void info_section(void *arg, const char *name) {
-    struct info *info = arg;
-    info->open = !info->wanted || text_is(info->wanted, info->wanted_len, name);
-    if (info->open)
-        text_printf(&info->out, "%s# %s\r\n", info->out.len > 0 ? "\r\n" : "", name);
+    struct call *c = arg;
+    c->open = !c->report.pattern || text_is(c->report.pattern, c->report.pattern_len, name);
+    if (c->open)
+        text_printf(&c->rows.done, "%s# %s\r\n", c->rows.done.len > 0 ? "\r\n" : "", name);
 }
 
 static void info_line(void *arg, const char *name, const char *format, ...) {
-    struct info *info = arg;
+    struct call *c = arg;
     char value[LINE_MAX];
-    if (!info->open)
+    if (!c->open)
         return;
     va_list args;
     va_start(args, format);
     vsnprintf(value, sizeof(value), format, args);
     va_end(args);
-    text_printf(&info->out, "%s:%s\r\n", name, value);
+    text_printf(&c->rows.done, "%s:%s\r\n", name, value);
 }
 
 static bool do_info(struct call *c) {
-    struct info info = {.wanted = c->first, .wanted_len = c->first_len};
-    struct report report = {.arg = &info, .section = info_section, .line = info_line};
-    c->source->info(c->source->worker, &report);
+    struct report report = {.arg = c, .section = info_section, .line = info_line};
+    const struct text *out = &c->rows.done;
+    (void)c->source->report(c->source->worker, REPORT_INFO, &report);
     if (c->rows.shape == SHAPE_RESP3) {
-        text_printf(c->reply, "=%zu\r\ntxt:", info.out.len + 4);
-        text_append(c->reply, info.out.data, info.out.len);
+        text_printf(c->reply, "=%zu\r\ntxt:", out->len + 4);
+        text_append(c->reply, out->data, out->len);
         text_append(c->reply, "\r\n", 2);
     } else {
-        text_bulk(c->reply, info.out.data ? info.out.data : "", info.out.len);
+        text_bulk(c->reply, out->data ? out->data : "", out->len);
     }
-    text_clear(&info.out);
     return true;
 }
 
@@ -151,7 +141,7 @@ static bool do_info(struct call *c) {
 
 static void rows_time(struct rows *rows, const char *name, int64_t time_ms) {
     struct text when = {0};
-    sentence_time(time_ms, &when);
+    incident_time(time_ms, &when);
     rows_text(rows, name, when.data, when.len);
     text_clear(&when);
 }
@@ -174,21 +164,18 @@ static void add_sum(void *arg, const struct incident_sum *s) {
     struct rows *rows = arg;
     rows_row(rows);
     rows_text(rows, "kind", s->kind, strlen(s->kind));
-    rows_text(rows, "rule", s->rule, strlen(s->rule));
-    rows_text(rows, "client", s->identity, strlen(s->identity));
+    rows_text(rows, "rule", s->last->rule, strlen(s->last->rule));
+    rows_text(rows, "client", s->last->identity, strlen(s->last->identity));
     rows_number(rows, "count", (int64_t)s->count);
     rows_time(rows, "first", s->first_ms);
-    rows_time(rows, "last", s->last_ms);
-    rows_text(rows, "last-key", s->key, s->key_len);
+    rows_time(rows, "last", s->last->time_ms);
+    rows_text(rows, "last-key", s->last->key, s->last->key_len);
 }
 
 static bool do_incidents(struct call *c) {
-    struct incident_query q;
-    struct incident_syntax syntax = {.takes = QUERY_COUNT | QUERY_SUMMARY | QUERY_SINCE,
-                                     .kinds = c->source->incident_kind,
-                                     .now_ms = clock_wall_ms()};
     struct text error = {0};
-    if (!incident_query_read(&q, &syntax, c->words, c->lens, c->count, &error)) {
+    struct incident_query q = {.kinds = c->source->incident_kind, .now_ms = clock_wall_ms(), .error = &error};
+    if (!incident_query_read(&q, c->words, c->lens, c->count)) {
         text_printf(c->reply, "-%s\r\n", error.data);
         text_clear(&error);
         return true;
@@ -213,140 +200,37 @@ static void add_line(void *arg, const char *name, const char *line, size_t len) 
 
 static bool do_advise(struct call *c) {
     c->report.text = add_line;
-    c->source->advice(c->source->worker, &c->report);
+    (void)c->source->report(c->source->worker, REPORT_ADVICE, &c->report);
     return true;
 }
 
 /* ---- TOP --------------------------------------------------------------------------------------------- */
 
-/* Reads a count; one that is very large is cut. False: it is no number. */
-static bool read_count(const char *word, size_t len, size_t *count) {
-    enum { CUT = 1000000 };
-    *count = 0;
-    for (size_t i = 0; i < len; i++) {
-        if (word[i] < '0' || word[i] > '9')
-            return false;
-        *count = *count < CUT ? *count * 10 + (size_t)(word[i] - '0') : *count;
-    }
-    return len > 0;
-}
-
-/* Facts (rows of named fields) as lines. Each line begins with its sort, so that grep can select it. */
-struct top {
-    struct rows *lines;
-    int64_t now_ms;
-    bool held; /* the rows are of locks that are held for long, not of contended ones */
-    bool open; /* a row has begun; its fields follow */
-    struct text key, owner;
-    int64_t db, lost, lost_now, age_ms, left_ms, renewals, waiting;
-};
-
-/* Formats a time for people: in the largest unit of which there are at least two. */
-static const char *span(int64_t ms, char out[AGO_SIZE]) {
-    static const struct {
-        int64_t ms;
-        const char *name;
-    } units[] = {{86400000, "days"}, {3600000, "h"}, {60000, "min"}, {1000, "s"}, {1, "ms"}};
-    size_t i = 0;
-    while (units[i].ms > 1 && ms < 2 * units[i].ms)
-        i++;
-    snprintf(out, AGO_SIZE, "%lld %s", (long long)((ms > 0 ? ms : 0) / units[i].ms), units[i].name);
-    return out;
-}
-
-static void put_key(struct text *out, const char *data, size_t len) {
-    text_append_visible(out, data, len < KEY_SHOWN ? len : KEY_SHOWN);
-    if (len > KEY_SHOWN)
-        text_append(out, "...", 3);
-}
-
-/* Makes a line of the current row. */
-static void end_row(struct top *top) {
+/* Adds a line on a client. Each line of TOP begins with its sort, so that grep can select it. */
+static void client_line(void *arg, const struct incident_sum *c) {
+    const struct incident *last = c->last;
     struct text line = {0};
-    char age[AGO_SIZE], left[AGO_SIZE];
-    if (top->open) {
-        text_printf(&line, "%s %.*s", top->held ? "held" : "contended", (int)top->key.len,
-                    top->key.len > 0 ? top->key.data : "");
-        if (top->db > 0)
-            text_printf(&line, " (db %lld)", (long long)top->db);
-        if (top->held)
-            text_printf(&line, ": for %s by %.*s; %s", span(top->age_ms, age), (int)top->owner.len,
-                        top->owner.len > 0 ? top->owner.data : "", top->left_ms < 0 ? "ends by a release alone" : "");
-        else
-            text_printf(&line, ": %lld attempts lost in the last 5 minutes, %lld of them in the present one",
-                        (long long)top->lost, (long long)top->lost_now);
-        if (top->held && top->left_ms >= 0)
-            text_printf(&line, "%s left", span(top->left_ms, left));
-        if (top->held && top->renewals > 0)
-            text_printf(&line, ", renewals: %lld", (long long)top->renewals);
-        if (top->waiting > 0)
-            text_printf(&line, "; waiting at the proxy: %lld", (long long)top->waiting);
-        add_line(top->lines, "", line.data, line.len);
-        text_clear(&line);
-    }
-    top->open = false;
-    top->key.len = top->owner.len = 0;
-    top->db = top->lost = top->lost_now = top->age_ms = top->left_ms = top->renewals = top->waiting = 0;
-}
-
-static void begin_row(void *arg) {
-    struct top *top = arg;
-    end_row(top);
-    top->open = true;
-}
-
-static void take_text(void *arg, const char *name, const char *value, size_t len) {
-    struct top *top = arg;
-    if (strcmp(name, "key") == 0)
-        put_key(&top->key, value, len);
-    else if (strcmp(name, "owner") == 0)
-        text_append_visible(&top->owner, value, len);
-}
-
-static void take_number(void *arg, const char *name, int64_t value) {
-    struct top *top = arg;
-    const struct {
-        const char *name;
-        int64_t *to;
-    } numbers[] = {{"db", &top->db},          {"lost", &top->lost},       {"lost-now", &top->lost_now},
-                   {"age-ms", &top->age_ms},  {"left-ms", &top->left_ms}, {"renewals", &top->renewals},
-                   {"waiting", &top->waiting}};
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        if (strcmp(name, numbers[i].name) == 0)
-            *numbers[i].to = value;
-}
-
-static void client_line(void *arg, const struct incident_client *c) {
-    struct top *top = arg;
-    struct text line = {0};
-    char ago[AGO_SIZE];
+    char ago[UNITS_SPAN_SIZE];
     text_printf(&line, "client ");
-    text_append_visible(&line, c->identity, strlen(c->identity));
+    text_append_visible(&line, last->identity, strlen(last->identity));
     text_printf(&line, ": incidents since the start: %llu, of them %s: %llu; the last %s ago on ",
                 (unsigned long long)c->count, c->kind, (unsigned long long)c->kind_count,
-                span(top->now_ms - c->last_ms, ago));
-    put_key(&line, c->key, c->key_len);
-    add_line(top->lines, "", line.data, line.len);
+                units_span(clock_wall_ms() - last->time_ms, ago));
+    text_append_shown(&line, last->key, last->key_len, KEY_SHOWN);
+    add_line(arg, "", line.data, line.len);
     text_clear(&line);
 }
 
 static bool do_top(struct call *c) {
-    struct top top = {.lines = &c->rows, .now_ms = clock_wall_ms()};
-    struct report report = {.arg = &top, .row = begin_row, .text = take_text, .number = take_number};
     size_t max = TOP_DEFAULT;
-    if (c->first && !read_count(c->first, c->first_len, &max)) {
+    if (c->count > 0 && !incident_count(c->words[0], c->lens[0], &max)) {
         text_printf(c->reply, "-ERR the count is not an integer or out of range\r\n");
         return true;
     }
-    max = max < TOP_MAX ? max : TOP_MAX;
-    c->source->contended(c->source->worker, max, &report);
-    end_row(&top);
-    top.held = true;
-    c->source->longest(c->source->worker, max, &report);
-    end_row(&top);
-    incidents_clients(c->source->incidents, max, client_line, &top);
-    text_clear(&top.key);
-    text_clear(&top.owner);
+    c->report.text = add_line;
+    c->report.max = max < TOP_MAX ? max : TOP_MAX;
+    (void)c->source->report(c->source->worker, REPORT_TOP, &c->report);
+    incidents_clients(c->source->incidents, c->report.max, client_line, &c->rows);
     return true;
 }
 
@@ -383,7 +267,7 @@ static bool do_slowlog(struct call *c) {
         return false;
     if (word_is(c, 1, "-1")) {
         max = SIZE_MAX;
-    } else if (c->count == 2 && !read_count(c->words[1], c->lens[1], &max)) {
+    } else if (c->count == 2 && !incident_count(c->words[1], c->lens[1], &max)) {
         text_printf(c->reply, "-ERR count should be greater than or equal to -1\r\n");
         return true;
     }
@@ -393,20 +277,13 @@ static bool do_slowlog(struct call *c) {
 
 /* ---- LATENCY ----------------------------------------------------------------------------------------- */
 
-struct latencies {
-    struct rows *rows;
-    const char *wanted; /* the name; NULL: all */
-    size_t wanted_len;
-};
-
 /* Adds a histogram in the form of Redis's LATENCY HISTOGRAM: counts up to each bound, where they grow. */
 static void add_latency(void *arg, const char *name, const struct histogram *h) {
-    struct latencies *l = arg;
-    struct text *out = &l->rows->done;
-    struct text pairs = {0};
+    struct call *c = arg;
+    struct text *out = &c->rows.done, pairs = {0};
     uint64_t calls = 0;
     size_t bounds = 0;
-    if (l->wanted && !text_is(l->wanted, l->wanted_len, name))
+    if (c->report.pattern && !text_is(c->report.pattern, c->report.pattern_len, name))
         return;
     for (size_t i = 0; i <= HISTOGRAM_BOUNDS; i++) {
         calls += h->counts[i];
@@ -417,16 +294,15 @@ static void add_latency(void *arg, const char *name, const struct histogram *h) 
         bounds++;
     }
     text_bulk(out, name, strlen(name));
-    put_map(out, l->rows->shape, 2);
+    put_map(out, c->rows.shape, 2);
     text_printf(out, "$5\r\ncalls\r\n:%llu\r\n$14\r\nhistogram_usec\r\n", (unsigned long long)calls);
-    put_map(out, l->rows->shape, bounds);
+    put_map(out, c->rows.shape, bounds);
     text_append(out, pairs.data, pairs.len);
     text_clear(&pairs);
-    l->rows->row_count++;
+    c->rows.row_count++;
 }
 
 static bool do_latency(struct call *c) {
-    struct latencies l = {.rows = &c->rows};
     bool clients = word_is(c, 0, "clients");
     if (c->count == 1 && word_is(c, 0, "reset")) {
         latency_reset(c->source->latency);
@@ -435,67 +311,50 @@ static bool do_latency(struct call *c) {
     }
     if (c->count > 1u + clients)
         return false;
-    if (c->count > (size_t)clients) {
-        l.wanted = c->words[clients];
-        l.wanted_len = c->lens[clients];
+    if (clients) {
+        c->report.pattern = c->count > 1 ? c->words[1] : NULL;
+        c->report.pattern_len = c->count > 1 ? c->lens[1] : 0;
     }
-    latency_each(c->source->latency, clients ? LATENCY_CLIENTS : LATENCY_COMMANDS, add_latency, &l);
+    latency_each(c->source->latency, clients ? LATENCY_CLIENTS : LATENCY_COMMANDS, add_latency, c);
     put_map(c->reply, c->rows.shape, c->rows.row_count);
     text_append(c->reply, c->rows.done.data, c->rows.done.len);
     return true;
 }
 
-/* ---- LOCKS, RULES, CONTENTION ------------------------------------------------------------------------ */
+/* ---- CONTENTION -------------------------------------------------------------------------------------- */
 
 /* Rows as folded stacks, which flame graphs are made of: "pattern;client us". */
-struct folded {
-    struct rows *rows;
-    struct text stack;
-    const char *wanted; /* the field with the times */
-};
-
 static void folded_row(void *arg) {
-    ((struct folded *)arg)->stack.len = 0;
+    ((struct call *)arg)->rows.row.len = 0;
 }
 
 static void folded_text(void *arg, const char *name, const char *value, size_t len) {
-    struct folded *f = arg;
+    struct text *stack = &((struct call *)arg)->rows.row;
     (void)name;
-    text_append(&f->stack, ";", f->stack.len > 0);
+    text_append(stack, ";", stack->len > 0);
     for (size_t i = 0; i < len; i++)
-        text_append_visible(&f->stack, value[i] == ';' ? ":" : value + i, 1);
+        text_append_visible(stack, value[i] == ';' ? ":" : value + i, 1);
 }
 
 static void folded_number(void *arg, const char *name, int64_t ms) {
-    struct folded *f = arg;
-    if (ms == 0 || strcmp(name, f->wanted) != 0)
+    struct call *c = arg;
+    if (ms == 0 || strcmp(name, c->folded) != 0)
         return;
-    text_printf(&f->stack, " %lld", (long long)ms * 1000);
-    add_line(f->rows, name, f->stack.data, f->stack.len);
-}
-
-static bool do_locks(struct call *c) {
-    c->matched = c->source->locks(c->source->worker, c->first, c->first_len, &c->report);
-    return true;
-}
-
-static bool do_rules(struct call *c) {
-    c->source->rules(c->source->worker, &c->report);
-    return true;
+    text_printf(&c->rows.row, " %lld", (long long)ms * 1000);
+    add_line(&c->rows, name, c->rows.row.data, c->rows.row.len);
 }
 
 static bool do_contention(struct call *c) {
     if (c->count < 2) {
-        c->matched = c->source->times(c->source->worker, c->first, c->first_len, &c->report);
+        c->matched = c->source->report(c->source->worker, REPORT_TIMES, &c->report);
         return true;
     }
     bool held = word_is(c, 1, "held");
-    struct folded f = {.rows = &c->rows, .wanted = held ? "held-ms" : "waited-ms"};
-    struct report report = {.arg = &f, .row = folded_row, .text = folded_text, .number = folded_number};
+    struct report report = {.arg = c, .row = folded_row, .text = folded_text, .number = folded_number};
     if (c->rows.shape == SHAPE_LINES || !word_is(c, 0, "folded") || (!held && !word_is(c, 1, "waited")))
         return false;
-    (void)c->source->times(c->source->worker, NULL, 0, &report);
-    text_clear(&f.stack);
+    c->folded = held ? "held-ms" : "waited-ms";
+    (void)c->source->report(c->source->worker, REPORT_TIMES, &report);
     return true;
 }
 
@@ -503,7 +362,7 @@ static bool do_contention(struct call *c) {
 
 /* Answers as CONFIG GET does: names and values, a map in RESP3. */
 static bool do_config(struct call *c) {
-    c->source->config(c->source->config_arg, c->first, c->first_len, &c->report);
+    c->source->config(c->source->config_arg, &c->report);
     put_map(c->reply, c->rows.shape, c->rows.field_count);
     text_append(c->reply, c->rows.row.data, c->rows.row.len);
     return true;
@@ -553,21 +412,22 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
                    bool resp3, struct text *reply) {
     static const struct {
         const char *name;
-        size_t words_max; /* behind the name */
-        bool lines;       /* LINES shows it too */
-        bool (*run)(struct call *c);
+        size_t words_max;            /* behind the name */
+        bool lines;                  /* LINES shows it too */
+        bool (*run)(struct call *c); /* NULL: it shows the rows of a report */
+        enum report_kind report;
     } subcommands[] = {
-        {"help", 0, false, do_help},
-        {"info", 1, false, do_info},
-        {"locks", 1, true, do_locks},
-        {"top", 1, false, do_top},
-        {"contention", 2, true, do_contention},
-        {"slowlog", 2, true, do_slowlog},
-        {"latency", 2, false, do_latency},
-        {"incidents", SIZE_MAX, true, do_incidents},
-        {"rules", 0, true, do_rules},
-        {"advise", 0, false, do_advise},
-        {"config", 1, false, do_config},
+        {"help", 0, false, do_help, REPORT_INFO},
+        {"info", 1, false, do_info, REPORT_INFO},
+        {"locks", 1, true, NULL, REPORT_LOCKS},
+        {"top", 1, false, do_top, REPORT_INFO},
+        {"contention", 2, true, do_contention, REPORT_INFO},
+        {"slowlog", 2, true, do_slowlog, REPORT_INFO},
+        {"latency", 2, false, do_latency, REPORT_INFO},
+        {"incidents", SIZE_MAX, true, do_incidents, REPORT_INFO},
+        {"rules", 0, true, NULL, REPORT_RULES},
+        {"advise", 0, false, do_advise, REPORT_INFO},
+        {"config", 1, false, do_config, REPORT_INFO},
     };
     size_t at = count > 0 && text_is(words[0], lens[0], "lines"), row = 0,
            rows = sizeof(subcommands) / sizeof(subcommands[0]);
@@ -586,10 +446,16 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
                      .report = {.arg = &c.rows, .row = rows_row, .text = rows_text, .number = rows_number},
                      .matched = true,
                      .reply = reply};
-    c.first = c.count > 0 ? c.words[0] : NULL;
-    c.first_len = c.count > 0 ? c.lens[0] : 0;
+    if (c.count > 0) {
+        c.report.pattern = c.words[0];
+        c.report.pattern_len = c.lens[0];
+    }
     size_t before = reply->len;
-    bool done = subcommands[row].run(&c);
+    bool done = true;
+    if (subcommands[row].run)
+        done = subcommands[row].run(&c);
+    else
+        c.matched = source->report(source->worker, subcommands[row].report, &c.report);
     if (done && !c.matched) {
         text_printf(reply, "-ERR the pattern takes too long to match\r\n");
     } else if (done && reply->len == before) {

@@ -8,8 +8,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How facts are passed on: sections of lines (PROXY INFO), or rows of named fields (PROXY LOCKS). */
+/* What a worker reports. */
+enum report_kind {
+    REPORT_INFO,  /* sections of lines */
+    REPORT_LOCKS, /* rows of the leases whose keys match the pattern */
+    REPORT_TIMES, /* rows of how long locks were held and waited for, by patterns that match and by client */
+    REPORT_TOP,   /* texts, one for each line: at most `max` of the most contended locks, then of the oldest leases */
+    REPORT_RULES,
+    REPORT_ADVICE, /* texts, one for each line */
+    /* rows for the status page: nodes; contended locks; workloads whose workers share connections */
+    REPORT_NODES,
+    REPORT_CONTENTION,
+    REPORT_SHARED
+};
+
+/* How facts are passed on: sections of lines (PROXY INFO), or rows of named fields (PROXY LOCKS); and which of them. */
 struct report {
+    const char *pattern; /* NULL: all */
+    size_t pattern_len, max;
     void *arg;
     void (*section)(void *arg, const char *name);
     void (*line)(void *arg, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));

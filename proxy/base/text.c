@@ -78,6 +78,11 @@ void text_append_visible(struct text *t, const char *data, size_t len) {
     text_commit(t, (size_t)(at - to));
 }
 
+void text_append_shown(struct text *t, const char *data, size_t len, size_t max) {
+    text_append_visible(t, data, len < max ? len : max);
+    text_append(t, "...", len > max ? 3 : 0);
+}
+
 void text_vprintf(struct text *t, const char *format, va_list args) {
     va_list again;
     va_copy(again, args);

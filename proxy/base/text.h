@@ -25,6 +25,8 @@ void text_printf(struct text *t, const char *format, ...) __attribute__((format(
 void text_vprintf(struct text *t, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
 /* Appends bytes in readable form: a byte that is not printable ASCII becomes \xNN. */
 void text_append_visible(struct text *t, const char *data, size_t len);
+/* Does so for the first `max` bytes; "..." stands for the others. */
+void text_append_shown(struct text *t, const char *data, size_t len, size_t max);
 /* Makes room for len more bytes at the end; text_commit adds what was written there. */
 char *text_reserve(struct text *t, size_t len);
 void text_commit(struct text *t, size_t len);

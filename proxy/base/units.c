@@ -61,3 +61,12 @@ size_t units_time_text(int64_t ms, char *out, size_t size) {
     int n = snprintf(out, size, "%lld%s", (long long)(ms / unit->factor), unit->name);
     return n < 0 ? 0 : (size_t)n;
 }
+
+const char *units_span(int64_t ms, char out[UNITS_SPAN_SIZE]) {
+    static const char *const names[] = {"days", "h", "min", "s", "ms"}; /* of TIME_UNITS */
+    size_t i = 0;
+    while (TIME_UNITS[i].factor > 1 && ms < 2 * TIME_UNITS[i].factor)
+        i++;
+    snprintf(out, UNITS_SPAN_SIZE, "%lld %s", (long long)((ms > 0 ? ms : 0) / TIME_UNITS[i].factor), names[i]);
+    return out;
+}

@@ -15,3 +15,7 @@ bool units_time(const char *text, int64_t bare_ms, int64_t *ms) __attribute__((w
 
 /* Writes a time (not negative) in its largest exact unit ("30s", "1500ms", "0s"); returns the length, as snprintf. */
 size_t units_time_text(int64_t ms, char *out, size_t size);
+
+enum { UNITS_SPAN_SIZE = 32 };
+/* Writes a time for people: in the largest unit of which there are at least two ("90 min"). Returns `out`. */
+const char *units_span(int64_t ms, char out[UNITS_SPAN_SIZE]);

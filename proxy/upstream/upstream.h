@@ -412,10 +412,9 @@ struct upstream_node_info {
     const char *address;
     const char *state; /* "up", "connecting", "down", "idle" */
     bool master, replica;
-    unsigned slots, connections, pinned; /* shared connections; pins, in use or kept */
+    uint64_t slots, connections, pinned; /* shared connections; pins, in use or kept */
     unsigned pinned_max;                 /* how many pins all threads together may use */
-    size_t in_flight, unsent_bytes;
-    uint64_t requests, reconnects, redirects;
+    uint64_t in_flight, unsent_bytes, requests, reconnects, redirects;
     uint64_t replica_reads;              /* reads that went to it as a replica */
     uint64_t pins_refused;               /* refused because of the limits */
     const struct histogram *round_trips; /* of a sample of requests, from writing to reply */

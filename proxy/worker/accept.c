@@ -4,8 +4,7 @@
  *      listener ── accept ──┬───────────────────────────────────┬──────────────────────────────────> session
  *                           └── guest ── PROXY protocol header ─┴── TLS: guest ── handshake ──┘
  *
- * A guest counts as a client (maxclients). It can't delay other clients, and each step has a time limit. This file
- * knows no requests.
+ * A guest counts as a client (maxclients). It can't delay other clients, and each step has a time limit.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -23,11 +22,8 @@
 
 enum { ACCEPT_BATCH = 64 };
 
-static const double ACCEPT_PAUSE_SECONDS = 0.2;
-static const double LOG_PAUSE_SECONDS = 1.0;
-static const double HEADER_SECONDS = 5.0;
+static const double ACCEPT_PAUSE_SECONDS = 0.2, LOG_PAUSE_SECONDS = 1.0, HEADER_SECONDS = 5.0;
 
-/* A client that has no session yet. */
 struct guest {
     struct list_node link; /* thread_of(w)->guests */
     struct worker *worker;
@@ -74,8 +70,7 @@ static void guest_enters(struct guest *g) {
     guest_free(g);
 }
 
-/* Lets a guest go that has failed in its present step. Logs that at notice, at most one in a moment, and else at
- * verbose: any client could fill the log. */
+/* Lets a guest go that has failed. Logs one in a moment at notice, the others at verbose: they could fill the log. */
 static void guest_failed(struct guest *g, const char *reason) {
     struct worker *w = g->worker;
     double now = ev_now(w->loop);
@@ -120,15 +115,7 @@ static void guest_secure(struct guest *g) {
 
 /* ---- the PROXY protocol --------------------------------------------------------------------------- */
 
-/* Takes bytes of the header, which were only peeked at so far, out of the socket. */
-static bool header_take(struct guest *g, size_t len) {
-    invariant(len > 0 && len <= PROXY_HEADER_MAX, "%zu bytes of a header", len);
-    char taken[PROXY_HEADER_MAX];
-    return recv(g->fd, taken, len, 0) == (ssize_t)len;
-}
-
-/* Reads the part of the header that has come, and nothing after it: the next bytes belong to the session or the
- * handshake. */
+/* Reads the part of the header that has come, and nothing after it. */
 static void header_readable(struct ev_loop *loop, struct ev_io *io, int events) {
     struct guest *g = io->data;
     ssize_t n = recv(g->fd, g->header + g->header_len, sizeof(g->header) - g->header_len, MSG_PEEK);
@@ -145,33 +132,32 @@ static void header_readable(struct ev_loop *loop, struct ev_io *io, int events) 
     }
     struct proxy_header header;
     const char *wrong = "it does not begin with a header, which proxy-protocol expects from this address";
-    switch (proxy_header_read(g->header, g->header_len + (size_t)n, &header, &wrong)) {
-    case PROXY_HEADER_MORE:
-        if (!header_take(g, (size_t)n))
-            guest_failed(g, "its header can't be read");
-        else
-            g->header_len += (size_t)n;
-        return;
-    case PROXY_HEADER_DONE:
-        invariant(header.len > g->header_len, "a header of %zu bytes, %zu were there", header.len, g->header_len);
-        if (!header_take(g, header.len - g->header_len)) {
-            guest_failed(g, "its header can't be read");
-            return;
-        }
-        ev_io_stop(g->worker->loop, &g->io);
-        g->forwarded = !header.local;
-        g->reached = header.reached;
-        if (header.client.ss_family != AF_UNSPEC)
-            session_address_text(&header.client, g->address, sizeof(g->address));
-        if (g->secured)
-            guest_secure(g);
-        else
-            guest_enters(g);
-        return;
-    case PROXY_HEADER_NONE:
-    case PROXY_HEADER_WRONG:
+    enum proxy_header_result result = proxy_header_read(g->header, g->header_len + (size_t)n, &header, &wrong);
+    if (result == PROXY_HEADER_NONE || result == PROXY_HEADER_WRONG) {
         guest_failed(g, wrong);
+        return;
     }
+    invariant(result == PROXY_HEADER_MORE || header.len > g->header_len, "a header of %zu bytes, %zu were there",
+              header.len, g->header_len);
+    char taken[PROXY_HEADER_MAX]; /* so far the bytes were only peeked at */
+    size_t len = result == PROXY_HEADER_MORE ? (size_t)n : header.len - g->header_len;
+    invariant(len > 0 && len <= PROXY_HEADER_MAX, "%zu bytes of a header", len);
+    if (recv(g->fd, taken, len, 0) != (ssize_t)len) {
+        guest_failed(g, "its header can't be read");
+        return;
+    }
+    g->header_len += len;
+    if (result == PROXY_HEADER_MORE)
+        return;
+    ev_io_stop(g->worker->loop, &g->io);
+    g->forwarded = !header.local;
+    g->reached = header.reached;
+    if (header.client.ss_family != AF_UNSPEC)
+        session_address_text(&header.client, g->address, sizeof(g->address));
+    if (g->secured)
+        guest_secure(g);
+    else
+        guest_enters(g);
 }
 
 /* ---- both steps ------------------------------------------------------------------------------------- */
@@ -221,8 +207,7 @@ static void listen_all(struct worker *w, bool on) {
     }
 }
 
-/* Stops accepting for a moment when descriptors have run out: clients wait in the backlog, and the loop does not
- * spin. */
+/* Stops accepting for a moment when descriptors have run out, so that the loop does not spin. */
 static void accept_pause(struct worker *w) {
     log_warning("accepting pauses: %s; raise the limit of open files (ulimit -n) or lower maxclients", strerror(errno));
     listen_all(w, false);
@@ -235,8 +220,6 @@ static void accept_resume(struct ev_loop *loop, struct ev_timer *timer, int even
     if (thread_of(w)->accepting)
         listen_all(w, true);
 }
-
-static const char FULL[] = "-ERR max number of clients reached\r\n";
 
 /* Refuses a client. It gets the error in plain text, but not on a TLS port, since there was no handshake. */
 static void refuse_client(struct worker *w, int fd, bool tls, const char *error) {
@@ -261,7 +244,7 @@ static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
             return;
         }
         if ((int64_t)atomic_fetch_add(&w->shared->clients, 1) >= w->shared->maxclients) {
-            refuse_client(w, fd, l->tls, FULL);
+            refuse_client(w, fd, l->tls, "-ERR max number of clients reached\r\n");
             continue;
         }
         if (worker_denies(w, &peer)) {
@@ -282,17 +265,18 @@ static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
 /* ---- life ----------------------------------------------------------------------------------------- */
 
 void accept_init(struct worker *w, const struct worker_socket *sockets, size_t count) {
-    list_init(&thread_of(w)->guests);
-    ev_timer_init(&thread_of(w)->accept_pause, accept_resume, ACCEPT_PAUSE_SECONDS, 0.);
-    thread_of(w)->accept_pause.data = w;
-    thread_of(w)->listeners = memory_zalloc((count + 1) * sizeof(*thread_of(w)->listeners));
-    thread_of(w)->listener_count = count;
+    struct worker_thread *t = thread_of(w);
+    list_init(&t->guests);
+    ev_timer_init(&t->accept_pause, accept_resume, ACCEPT_PAUSE_SECONDS, 0.);
+    t->accept_pause.data = w;
+    t->listeners = memory_zalloc((count + 1) * sizeof(*t->listeners));
     atomic_fetch_add(&w->shared->accepting, 1);
     for (size_t i = 0; i < count; i++) {
-        thread_of(w)->listeners[i].worker = w;
-        thread_of(w)->listeners[i].tls = sockets[i].tls;
-        thread_of(w)->listeners[i].shared = sockets[i].shared;
-        ev_io_init(&thread_of(w)->listeners[i].io, accept_client, sockets[i].fd, EV_READ);
+        if (sockets[i].thread != w->index)
+            continue;
+        struct listener *l = &t->listeners[t->listener_count++];
+        *l = (struct listener){.worker = w, .tls = sockets[i].tls, .shared = sockets[i].shared};
+        ev_io_init(&l->io, accept_client, sockets[i].fd, EV_READ);
     }
 }
 
@@ -301,30 +285,26 @@ void accept_start(struct worker *w) {
     listen_all(w, true);
 }
 
-void accept_close_shared(struct worker *w) {
+void accept_close(struct worker *w, bool shared_only) {
+    struct worker_thread *t = thread_of(w);
     size_t kept = 0;
-    listen_all(w, false);
-    for (size_t i = 0; i < thread_of(w)->listener_count; i++) {
-        if (thread_of(w)->listeners[i].shared)
-            close(thread_of(w)->listeners[i].io.fd);
-        else
-            thread_of(w)->listeners[kept++] = thread_of(w)->listeners[i];
-    }
-    invariant(kept <= thread_of(w)->listener_count, "%zu listeners of %zu", kept, thread_of(w)->listener_count);
-    thread_of(w)->listener_count = kept;
-    listen_all(w, thread_of(w)->accepting && !ev_is_active(&thread_of(w)->accept_pause));
-}
-
-void accept_close(struct worker *w) {
-    if (!thread_of(w)->listeners)
+    if (!t->listeners)
         return;
-    thread_of(w)->accepting = false;
     listen_all(w, false);
-    for (size_t i = 0; i < thread_of(w)->listener_count; i++)
-        close(thread_of(w)->listeners[i].io.fd);
-    thread_of(w)->listener_count = 0;
-    memory_free(thread_of(w)->listeners);
-    thread_of(w)->listeners = NULL;
+    for (size_t i = 0; i < t->listener_count; i++) {
+        if (!shared_only || t->listeners[i].shared)
+            close(t->listeners[i].io.fd);
+        else
+            t->listeners[kept++] = t->listeners[i];
+    }
+    t->listener_count = kept;
+    if (shared_only) {
+        listen_all(w, t->accepting && !ev_is_active(&t->accept_pause));
+        return;
+    }
+    t->accepting = false;
+    memory_free(t->listeners);
+    t->listeners = NULL;
     invariant(atomic_load(&w->shared->accepting) > 0, "no worker is counted that accepts");
     atomic_fetch_sub(&w->shared->accepting, 1);
 }

@@ -1,7 +1,4 @@
-/*
- * What the files of proxy/worker/ share: how a worker accepts and what it asks Redis, its board for other threads, and
- * functions that metrics and reports use.
- */
+/* What the files of proxy/worker/ share. */
 #pragma once
 
 #include <stdatomic.h>
@@ -15,43 +12,28 @@ struct listener {
     bool tls, shared; /* as in struct worker_socket */
 };
 
-/* FIGURE(field, name, type, family, help): a number of a node, its name in INFO and its family at /metrics. */
-#define NODE_FIGURES(FIGURE)                                                                                           \
-    FIGURE(slots, "slots", "gauge", "upstream_slots", "Slots that the node serves.")                                   \
-    FIGURE(connections, "connections", "gauge", "upstream_connections", "Shared connections to the node.")             \
-    FIGURE(pinned, "pinned", "gauge", "upstream_pinned_connections",                                                   \
-           "Connections to the node that one client has for itself.")                                                  \
-    FIGURE(pins_refused, "pinned_refused", "counter", "upstream_pinned_refused_total",                                 \
-           "Requests refused because the limit of connections for single clients was reached.")                        \
-    FIGURE(in_flight, "in_flight", "gauge", "upstream_requests_in_flight",                                             \
-           "Requests sent to the node and not answered.")                                                              \
-    FIGURE(unsent_bytes, "unsent", "gauge", "upstream_unsent_bytes", "Bytes that wait to be written to the node.")     \
-    FIGURE(requests, "requests", "counter", "upstream_requests_total", "Requests sent to the node.")                   \
-    FIGURE(reconnects, "reconnects", "counter", "upstream_reconnects_total",                                           \
-           "Connections to the node that replaced another.")                                                           \
-    FIGURE(redirects, "redirects", "counter", "upstream_redirects_total", "MOVED and ASK from the node.")              \
-    FIGURE(replica_reads, "replica_reads", "counter", "replica_reads_total",                                           \
-           "Reads that went to the node as a replica (read-from).")
-
-/* What a worker knows of a node. */
 enum { MASTER_WHY_MAX = 200, HOST_TROUBLE_MAX = 480 };
 
 struct node_figures {
     char address[256];
-    const char *state; /* as in upstream_node_info */
-    bool master, replica;
-    char why[MASTER_WHY_MAX]; /* why it gives no locks; "": it does, as far as is known */
-#define FIGURE_FIELD(field, ...) uint64_t field;
-    NODE_FIGURES(FIGURE_FIELD)
-#undef FIGURE_FIELD
+    struct upstream_node_info info; /* its address and round_trips are NULL */
+    char why[MASTER_WHY_MAX];       /* why it gives no locks; "": it does, as far as is known */
     struct histogram round_trips;
-    int64_t round_trip_us; /* the longest of all threads */
-    unsigned pinned_max;   /* how many pins all threads together may use */
 };
 
-/* What Redis does when its memory is full. */
+/* What a worker knows of a master that it asks for locks (questions.c). */
+struct asked_master {
+    struct request_owner owner; /* of the question; first */
+    struct list_node link;
+    char address[256];
+    bool asked;               /* a reply is due */
+    int slot;                 /* one that it serves; SLOT_NONE: not known */
+    bool refuses;             /* the node answered with the error in `why` */
+    char why[MASTER_WHY_MAX]; /* why it gives no lock; "": it is well, as far as is known */
+};
+
 struct eviction_state {
-    unsigned policy; /* an index of POLICIES */
+    unsigned policy; /* when the memory is full: an index of POLICIES */
     bool evicts;     /* and there is a maxmemory that can be reached */
     size_t master;   /* the index of the master */
 };
@@ -73,16 +55,20 @@ struct worker_thread {
     struct list_node guests;  /* clients without a session yet: before their PROXY header, or in the TLS handshake */
     double guest_logged;      /* when a failure was last logged at notice */
     struct host_watch *hosts; /* for same_redis.c; NULL: the upstream has no name */
-    struct asked_master *masters; /* for questions.c */
-    size_t masters_count;
-    uint64_t leases_handed;          /* how many got a last expiry */
-    struct eviction_state evictions; /* for questions.c, in the first worker */
-    int64_t evictions_ms;            /* when it last asked the nodes */
-    int64_t capacity_ms;             /* when it last asked for maxclients */
-    int64_t presence_ms;             /* when presence_tick last asked */
-    bool evictions_asking, presence_asking;
-    bool space_asking;                   /* same_redis.c has asked for the mark */
-    bool space_waits;                    /* the worker will open once the mark is found */
+    struct list_node masters; /* struct asked_master */
+    uint64_t leases_handed;   /* how many got a last expiry */
+    /* for questions.c, in the first worker */
+    struct eviction_state evictions, evictions_found; /* as known; of the present round of questions */
+    size_t evictions_due;                             /* answers of that round; 0: there is none */
+    struct request_owner presence;
+    int64_t evictions_ms; /* when it last asked the nodes */
+    int64_t capacity_ms;  /* when it last asked for maxclients */
+    int64_t presence_ms;  /* when presence_tick last asked */
+    bool presence_asking;
+    bool space_asking;                            /* same_redis.c has asked for the mark */
+    bool space_waits;                             /* the worker will open once the mark is found */
+    void (*marked)(void *arg, const char *error); /* for lock_space_mark */
+    void *marked_arg;
     double ticked;                       /* time of the last tick */
     unsigned punctual_ticks, held_ticks; /* consecutive punctual ticks; consecutive ticks without questions to Redis */
     struct ev_prepare prepare;
@@ -109,28 +95,26 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
 
 /* ---- worker_metrics.c ---- */
 
-/* The table of node figures, for a struct node_figures. */
+/* The numbers of a node, for a struct upstream_node_info. */
 extern const struct metric_table node_figures_table;
+/* Whether the node can't be reached, or gives no locks. */
+bool node_is_down(const struct node_figures *f);
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* Adds up the boards of all workers: this worker's is current, the others' are at most a second old. The caller frees
- * sum->nodes; sum->count must be 0 at first. */
+/* Adds up the boards of all workers, at most a second old, to an empty sum. The caller frees sum->nodes. */
 void node_board_sum(struct worker *w, struct node_board *sum);
 
 /* ---- questions.c ---- */
 
-/* Asks the masters whether they would give locks. To be called once a second. */
+/* Asks the masters whether they would give locks, once a second. */
 void readiness_ask(struct worker *w);
-/* Why the master gives no locks, as far as readiness_ask knows: the node's or the proxy's error. "": it does, or it is
- * no master. Borrowed until the next call of readiness_ask. */
+/* Why the master gives no locks: an error, borrowed until the next readiness_ask. "": it does, or is no master. */
 const char *readiness_trouble(struct worker *w, const char *address);
 /* Asks the masters for maxclients, if the last answers are old. */
 void capacity_tick(struct worker *w);
-/* Asks the masters for maxclients, and whether they may evict locks, if the last answers are old, and writes that this
- * process is there, if it has not lately. If the proxy's own user may not, nothing is known, and nothing is logged. The
- * first worker calls it, at most once a second. */
+/* The first worker's limits and presence: asks what was not asked lately. At most once a second. */
 void questions_tick(struct worker *w);
-/* Reports the policy, and whether it may evict locks, for PROXY INFO and the status page. From any worker's thread. */
+/* Reports the policy, and whether it may evict locks. From any worker's thread. */
 void evictions_report(struct worker *w, const struct report *r);
 /* Writes that this process ends. In the first worker's thread. */
 void presence_end(struct worker *w);
@@ -142,20 +126,18 @@ void counters_now(const struct proxy_shared *shared, struct counter_sums *sums);
 
 /* ---- accept.c: listening sockets, and clients that have no session yet ---- */
 
-/* Takes over the descriptors; does not accept yet. */
+/* Takes over the descriptors; accept_start begins to accept. */
 void accept_init(struct worker *w, const struct worker_socket *sockets, size_t count);
-/* Begins to accept clients. */
 void accept_start(struct worker *w);
-/* Closes the sockets that another process also has: clients that wait to be accepted are left to that process. */
-void accept_close_shared(struct worker *w);
-/* Closes the sockets. Clients without a session yet go on. May be called twice. */
-void accept_close(struct worker *w);
+/* Closes the sockets; with `shared_only` those that another process also has, which accepts the clients that wait.
+ * Clients without a session yet go on. May be called twice. */
+void accept_close(struct worker *w, bool shared_only);
 /* Closes clients that have no session yet. */
 void accept_drop_guests(struct worker *w);
 
 /* ---- same_redis.c ---- */
 
-/* Looks the name up if it is due. To be called once a second, in the first worker's thread. */
+/* Looks the name up if it is due: once a second, in the first worker's thread. */
 void host_watch_tick(struct worker *w);
 /* Why the name is looked up at the next tick: a reload; the node has failed in any thread; it has answered READONLY. */
 enum doubt { DOUBT_NONE, DOUBT_ASKED, DOUBT_FAILED, DOUBT_READONLY };
@@ -164,7 +146,6 @@ void host_watch_doubt(struct worker *w, enum doubt doubt);
 /* Copies why the upstream is not where its name leads; "": it is. Thread-safe. */
 void host_watch_trouble(struct worker *w, char *out, size_t size);
 void host_watch_clear(struct worker *w);
-/* Looks for the mark of shared->space_mark, and opens the workers that wait. If Redis has another mark or none, the
- * process ends with status 1, and the log says why. Does nothing while an answer is due. In the first worker's
- * thread; to be called again once a second while shared->space_held. */
+/* Looks for the mark of shared->space_mark, and opens the workers that wait. Another mark, or none, ends the process
+ * with status 1. In the first worker's thread, once a second while shared->space_held. */
 void lock_space_look(struct worker *w);

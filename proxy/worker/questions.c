@@ -1,47 +1,27 @@
 /*
- * What the proxy asks Redis by itself: whether a lock could be had, which limits the masters have, and which proxies
- * are there.
+ * What the proxy asks Redis by itself.
  *
- * ---- readiness ----
- *
- * Whether a lock could be had now: the proxy asks the masters itself. Requests show it, too, but a balancer may take a
- * proxy out of service, and then none come. A master can be reached and still give no lock: it is a replica, it refuses
- * the login, its memory or its disk is full.
+ * Readiness: whether a lock could be had. A master can be reached and still give none: it is a replica, it refuses the
+ * login, its memory or its disk is full. No request shows that once a balancer has taken the proxy out of service.
  *
  *      once a second: SET lockkeeper:{TAG} "" XX ──> each master ──┬─> it would write: the master is well
  *                                                                  └─> no reply, or an error that a lock would get
  *
- * No key has that name, so that XX changes nothing and is not replicated. Redis refuses it as it refuses a lock. The
- * first worker asks, over connections of their own: where CLIENT PAUSE holds writes, no client's read waits behind the
- * question.
+ * No key has that name, so that XX changes nothing and is not replicated. The first worker asks, over connections of
+ * their own: where CLIENT PAUSE holds writes, no client's read waits behind the question. A master that a worker has
+ * lost is left to the next request, which finds the master of today. With an admin-port, whose pages report all
+ * threads, and during a PROXY PAUSE, in which no request comes, each worker sends it a PING.
  *
- * A master that a worker has lost is left to the next request: it finds the master of today, while a failed question
- * would let it fail at once. With an admin-port, whose pages report all threads, each worker sends it a PING, and
- * during a PROXY PAUSE, in which no request comes.
+ * Limits. INFO clients has maxclients, which limits the connections that single clients may have to the node. INFO
+ * memory shows whether a master may evict locks, and two clients could hold one: locks have expiries, so every
+ * maxmemory-policy except noeviction evicts them once maxmemory is reached. If the proxy's user may not call INFO,
+ * nothing is known, and nothing is logged.
  *
- * ---- the masters' limits ----
- *
- * The first worker asks each master for INFO, at its start and then at intervals:
- *
- *      INFO clients ──> maxclients: it limits how many connections single clients may have to the node
- *      INFO memory  ──> the first master that may evict ──> log, if that is new
- *
- * If Redis evicts a lock, two clients can hold it. Locks have expiries, so every maxmemory-policy except noeviction may
- * evict them once maxmemory is reached.
- *
- * INFO contains these settings even if CONFIG is forbidden. If the proxy's user may not call INFO, nothing is known,
- * and nothing is logged.
- *
- * ---- presence ----
- *
- * Whether proxies that were before this Redis have stayed before another one. After a replica was promoted by hand, or
- * a name has moved, some proxies may go on before the Redis of before: two proxies then give out the same locks. Each
- * process writes every 10 s to one hash in Redis that it is there (presence.lua), and the answer names the processes
- * that were there when the data got a new replication id, and have not followed.
- *
- * A proxy writes once it has met another proxy's lease: before, there is nothing that could split, and no key of ours
- * is in Redis. Only a standalone and Sentinel's master are asked: a cluster's nodes agree on each slot's master. Two
- * Redis servers that never had the same data have nothing by which proxies could know of each other.
+ * Presence. After a replica was promoted by hand, or a name has moved, some proxies may go on before the Redis of
+ * before, and two proxies give out the same locks. Each process writes every 10 s to one hash in Redis that it is there
+ * (presence.lua). The answer names the processes that were there when the data got a new replication id, and have not
+ * followed. A proxy writes once it has met another proxy's lease: before, there is nothing that could split. A
+ * cluster's nodes agree on each slot's master, and are not asked.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,26 +36,16 @@
 #include "proxy/upstream/script.h"
 #include "proxy/worker/private.h"
 
-enum { ADDRESS_MAX = 256, PLACE_MAX = 128 };
-enum { AGAIN_MS = 10 * 1000, REFUSED_MS = 600 * 1000 /* each question is an entry in the node's ACL LOG */ };
+enum {
+    PLACE_MAX = 128,
+    AGAIN_MS = 10 * 1000,
+    REFUSED_MS = 600 * 1000 /* each question is an entry in the node's ACL LOG */
+};
 
 /* ---- readiness ------------------------------------------------------------------------------------------ */
 
-struct asked_master {
-    char address[ADDRESS_MAX];
-    bool asked;               /* a reply is due */
-    int slot;                 /* one that it serves; SLOT_NONE: not known */
-    bool refuses;             /* the node answered with the error in `why` */
-    char why[MASTER_WHY_MAX]; /* why it gives no lock; "": it is well, as far as is known */
-};
-
-struct question {
-    struct request_owner owner; /* first */
-    char address[ADDRESS_MAX];
-};
-
-/* Errors that a lock would get, too. Other errors (NOPERM, MOVED) say nothing of locks: clients may log in as other
- * users, and the map may be old. */
+/* Errors that a lock would get, too. NOPERM and MOVED would say nothing of locks: clients may log in as other users,
+ * and the map may be old. */
 static const struct {
     const char *word, *hint;
 } REFUSALS[] = {{"READONLY", "it is a replica: name its master as upstream, or use Sentinel"},
@@ -88,41 +58,30 @@ static const struct {
                 {"LOADING", "wait until it has loaded its data"},
                 {"BUSY", "a script runs there for too long: see SCRIPT KILL"}};
 
-static const char *refusal_hint(const char *error, size_t len) {
-    for (size_t i = 0; i < sizeof(REFUSALS) / sizeof(REFUSALS[0]); i++) {
-        size_t n = strlen(REFUSALS[i].word);
-        if (len > n && memcmp(error, REFUSALS[i].word, n) == 0 && error[n] == ' ')
-            return REFUSALS[i].hint;
-    }
-    return NULL;
-}
-
 static struct asked_master *find(struct worker *w, const char *address) {
-    for (size_t i = 0; i < thread_of(w)->masters_count; i++)
-        if (strcmp(thread_of(w)->masters[i].address, address) == 0)
-            return &thread_of(w)->masters[i];
+    LIST_FOREACH(it, &thread_of(w)->masters)
+    if (strcmp(LIST_ENTRY(it, struct asked_master, link)->address, address) == 0)
+        return LIST_ENTRY(it, struct asked_master, link);
     return NULL;
 }
 
 static void readiness_answered(struct call *c, const struct call_end *end) {
-    struct question *q = REQUEST_OWNER(c->request, struct question);
-    struct worker *w = c->request->worker;
-    struct asked_master *m = find(w, q->address);
-    request_disown(c->request);
-    memory_free(q);
-    if (m) {
-        size_t len;
-        const char *error = call_end_error(end, &len), *hint = error ? refusal_hint(error, len) : NULL;
-        bool refuses = !end->error && hint, did = m->refuses;
-        m->asked = false;
-        m->refuses = refuses;
-        snprintf(m->why, sizeof(m->why), "%.*s", error && (hint || end->error) ? (int)len : 0, error ? error : "");
-        /* Only the first worker logs it; lost connections have a line of their own. */
-        if (w->index == 0 && refuses && !did)
-            log_warning("Node %s gives no locks now: %s; %s", m->address, m->why, hint);
-        else if (w->index == 0 && did && !m->why[0])
-            log_notice("Node %s gives locks again", m->address);
+    struct asked_master *m = REQUEST_OWNER(c->request, struct asked_master);
+    size_t len = 0;
+    const char *error = call_end_error(end, &len), *hint = NULL;
+    bool did = m->refuses, first = c->request->worker->index == 0; /* only the first worker logs */
+    for (size_t i = 0; error && i < sizeof(REFUSALS) / sizeof(REFUSALS[0]); i++) {
+        size_t n = strlen(REFUSALS[i].word);
+        if (len > n && memcmp(error, REFUSALS[i].word, n) == 0 && error[n] == ' ')
+            hint = REFUSALS[i].hint;
     }
+    m->asked = false;
+    m->refuses = !end->error && hint;
+    snprintf(m->why, sizeof(m->why), "%.*s", hint || end->error ? (int)len : 0, error ? error : "");
+    if (first && m->refuses && !did)
+        log_warning("Node %s gives no locks now: %s; %s", m->address, m->why, hint);
+    else if (first && did && !m->why[0]) /* lost connections have a line of their own */
+        log_notice("Node %s gives locks again", m->address);
     request_reply(c->request, "", 0, true);
 }
 
@@ -133,36 +92,21 @@ static bool lasts(const struct request *r) {
 /* The owner of a request that may take any time, while its node answers others. */
 static const struct request_owner_ops patient_ops = {.may_last = lasts};
 
-/* The answer may come before this function returns. */
-static void ask(struct worker *w, size_t master, const char *address, int slot, bool lost) {
-    struct upstream_lane lane = {.dedicated = lost ? 0 : upstream_dedicated_own(w->upstream), .protocol = 2};
-    struct question *q = memory_zalloc(sizeof(*q));
-    snprintf(q->address, sizeof(q->address), "%s", address);
-    struct request *r = request_internal(w);
-    request_own(r, &q->owner, &patient_ops);
-    r->call.done = readiness_answered;
-    if (lost) {
-        build_start(w, 1);
-        build_text(w, "PING");
-    } else {
-        build_lock_question(w, slot);
-    }
-    call_submit_node(&r->call, upstream_master(w->upstream, master), &lane, w->build.data, w->build.len);
-}
-
 void readiness_ask(struct worker *w) {
     struct worker_thread *t = thread_of(w);
     if (w->stopping)
         return;
-    for (size_t i = t->masters_count; i-- > 0;) { /* forgets nodes that are no masters any more */
-        struct asked_master *m = &t->masters[i];
+    LIST_FOREACH_SAFE(it, &t->masters) { /* forgets nodes that are no masters any more */
+        struct asked_master *m = LIST_ENTRY(it, struct asked_master, link);
         bool there = m->asked;
         for (size_t k = 0; !there && k < upstream_master_count(w->upstream); k++) {
             const struct upstream_node *node = upstream_master(w->upstream, k);
             there = node && strcmp(upstream_node_address(node), m->address) == 0;
         }
-        if (!there)
-            *m = t->masters[--t->masters_count];
+        if (there)
+            continue;
+        list_remove(it);
+        memory_free(m);
     }
     for (size_t i = 0; i < upstream_master_count(w->upstream); i++) {
         struct upstream_node *node = upstream_master(w->upstream, i);
@@ -174,16 +118,28 @@ void readiness_ask(struct worker *w) {
         if ((m && m->asked) || (lost ? w->config->admin_port == 0 && w->pause != PAUSE_PROXY : w->index > 0))
             continue;
         if (!m) {
-            t->masters = memory_realloc(t->masters, (t->masters_count + 1) * sizeof(*t->masters));
-            m = &t->masters[t->masters_count++];
-            *m = (struct asked_master){.slot = SLOT_NONE};
+            m = memory_zalloc(sizeof(*m));
+            list_init(&m->link);
+            list_append(&t->masters, &m->link);
+            m->slot = SLOT_NONE;
             snprintf(m->address, sizeof(m->address), "%s", address);
         }
         if (m->slot == SLOT_NONE || upstream_node_of_slot(w->upstream, m->slot) != node)
             m->slot = upstream_slot_of_node(w->upstream, node);
         m->asked = lost || m->slot != SLOT_NONE;
-        if (m->asked)
-            ask(w, i, address, m->slot, lost);
+        if (!m->asked)
+            continue;
+        struct upstream_lane lane = {.dedicated = lost ? 0 : upstream_dedicated_own(w->upstream), .protocol = 2};
+        struct request *r = request_internal(w);
+        request_own(r, &m->owner, &patient_ops);
+        r->call.done = readiness_answered;
+        if (lost) {
+            build_start(w, 1);
+            build_text(w, "PING");
+        } else {
+            build_lock_question(w, m->slot);
+        }
+        call_submit_node(&r->call, upstream_master(w->upstream, i), &lane, w->build.data, w->build.len); /* the answer may come at once */
     }
 }
 
@@ -199,70 +155,45 @@ static const char *const POLICIES[] = {"unknown",      "noeviction",     "allkey
                                        "volatile-lfu", "volatile-ttl",   "volatile-random"};
 enum { UNKNOWN, NOEVICTION, OTHER = sizeof(POLICIES) / sizeof(POLICIES[0]) };
 
-/* A round of questions: how many answers are still due, and the result so far. */
-struct round {
-    struct request_owner owner; /* first */
-    size_t left;
-    struct eviction_state found;
-};
-
 static const char *policy_name(unsigned policy) {
     return policy < OTHER ? POLICIES[policy] : "other";
 }
 
-/* Whether the call has ended with INFO's page. */
-static bool is_page(const struct call_end *end, struct resp_item *page) {
-    const char *p = end->reply;
-    return !end->error && resp_item_read(&p, end->reply + end->len, page) && (page->type == '$' || page->type == '=');
+/* Finds the text behind `name`, which begins a line of INFO's page, up to its end. NULL: not found, or no page. */
+static const char *info_field(const struct call_end *end, const char *name, size_t *len) {
+    const char *p = end->reply, *at = NULL;
+    struct resp_item page;
+    if (!end->error && resp_item_read(&p, end->reply + end->len, &page) && (page.type == '$' || page.type == '='))
+        at = memmem(page.str, page.len, name, strlen(name));
+    *len = at ? strcspn(at + strlen(name), "\r\n") : 0;
+    return at ? at + strlen(name) : NULL;
 }
 
-/* Finds the text behind `name`, up to the end of its line. NULL: not found. */
-static const char *info_field(const struct resp_item *page, const char *name, size_t *len) {
-    size_t name_len = strlen(name);
-    const char *end = page->str + page->len;
-    for (const char *line = page->str; line && (size_t)(end - line) > name_len;) {
-        const char *over = memchr(line, '\n', (size_t)(end - line));
-        if (memcmp(line, name, name_len) == 0) {
-            const char *value = line + name_len;
-            *len = strcspn(value, "\r\n");
-            return value;
-        }
-        line = over ? over + 1 : NULL;
-    }
-    return NULL;
-}
-
-static struct request *question_new(struct worker *w, size_t master,
-                                    void (*done)(struct call *c, const struct call_end *end)) {
+static void ask_info(struct worker *w, size_t master, const char *section, bool repeatable,
+                     void (*done)(struct call *c, const struct call_end *end)) {
+    static const struct upstream_lane lane = {.protocol = 2};
     struct request *r = request_internal(w);
     r->call.done = done;
     r->call.index = (uint32_t)master;
-    return r;
-}
-
-static void question_send(struct request *r, const char *section) {
-    static const struct upstream_lane lane = {.protocol = 2};
-    build_start(r->worker, 2);
-    build_text(r->worker, "INFO");
-    build_text(r->worker, section);
-    struct upstream_node *node = upstream_master(r->worker->upstream, r->call.index);
-    call_submit_node(&r->call, node, &lane, r->worker->build.data, r->worker->build.len);
+    r->call.count = (uint32_t)upstream_map_print(w->upstream); /* tells later which map the index belongs to */
+    r->call.up.repeatable = repeatable;
+    build_start(w, 2);
+    build_text(w, "INFO");
+    build_text(w, section);
+    call_submit_node(&r->call, upstream_master(w->upstream, master), &lane, w->build.data, w->build.len);
 }
 
 /* ---- maxclients --------------------------------------------------------------------------------------- */
 
 static void clients_answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    struct resp_item page;
-    size_t len = 0;
+    size_t len;
+    const char *most = info_field(end, "\nmaxclients:", &len);
+    unsigned long long number = most ? strtoull(most, NULL, 10) : 0;
     if (!end->error && strncmp(end->reply, "-NOPERM", 7) == 0)
         thread_of(w)->capacity_ms = worker_now(w) + REFUSED_MS - AGAIN_MS;
-    if (c->count == (uint32_t)upstream_map_print(w->upstream) && is_page(end, &page)) {
-        const char *most = info_field(&page, "maxclients:", &len);
-        unsigned long long number = most ? strtoull(most, NULL, 10) : 0;
-        if (number > 0 && number < UINT32_MAX)
-            upstream_note_maxclients(upstream_master(w->upstream, c->index), (uint32_t)number);
-    }
+    if (c->count == (uint32_t)upstream_map_print(w->upstream) && number > 0 && number < UINT32_MAX)
+        upstream_note_maxclients(upstream_master(w->upstream, c->index), (uint32_t)number);
     request_reply(c->request, "", 0, true);
 }
 
@@ -272,37 +203,31 @@ void capacity_tick(struct worker *w) {
     if (w->stopping || masters == 0 || now - thread_of(w)->capacity_ms < AGAIN_MS)
         return;
     thread_of(w)->capacity_ms = now;
-    for (size_t i = 0; i < masters; i++) {
-        if (upstream_node_lost(upstream_master(w->upstream, i)))
-            continue;
-        struct request *r = question_new(w, i, clients_answered);
-        r->call.count = (uint32_t)upstream_map_print(w->upstream); /* tells later which map the index belongs to */
-        question_send(r, "clients");
-    }
+    for (size_t i = 0; i < masters; i++)
+        if (!upstream_node_lost(upstream_master(w->upstream, i)))
+            ask_info(w, i, "clients", false, clients_answered);
 }
 
 /* ---- evictions ---------------------------------------------------------------------------------------- */
 
-static void read_page(const struct resp_item *page, size_t master, struct eviction_state *found) {
-    size_t len = 0, limit_len = 0;
-    const char *policy = info_field(page, "maxmemory_policy:", &len);
-    const char *limit = info_field(page, "maxmemory:", &limit_len);
-    if (!policy || !limit)
-        return;
-    unsigned which = OTHER;
-    for (unsigned i = NOEVICTION; i < OTHER; i++)
-        if (strlen(POLICIES[i]) == len && memcmp(POLICIES[i], policy, len) == 0)
-            which = i;
-    bool evicts = which != NOEVICTION && strtoull(limit, NULL, 10) > 0;
-    if (found->evicts || (found->policy != UNKNOWN && !evicts))
-        return;
-    *found = (struct eviction_state){.policy = which, .evicts = evicts, .master = master};
-}
-
-/* Logs a change. If the policy is no longer known, that is not logged. */
-static void evictions_conclude(struct worker *w, const struct eviction_state *found) {
-    struct eviction_state *known = &thread_of(w)->evictions;
-    if (found->policy == UNKNOWN)
+static void memory_answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct worker_thread *t = thread_of(w);
+    struct eviction_state *known = &t->evictions, *found = &t->evictions_found;
+    size_t len, limit_len;
+    const char *policy = info_field(end, "\nmaxmemory_policy:", &len);
+    const char *limit = info_field(end, "\nmaxmemory:", &limit_len);
+    invariant(t->evictions_due > 0, "more masters answer than were asked");
+    if (policy && limit) {
+        unsigned which = NOEVICTION;
+        while (which < OTHER && (strlen(POLICIES[which]) != len || memcmp(POLICIES[which], policy, len) != 0))
+            which++;
+        bool evicts = which != NOEVICTION && strtoull(limit, NULL, 10) > 0;
+        if (!found->evicts && (found->policy == UNKNOWN || evicts)) /* the first that may evict counts */
+            *found = (struct eviction_state){.policy = which, .evicts = evicts, .master = c->index};
+    }
+    request_reply(c->request, "", 0, true);
+    if (--t->evictions_due > 0 || found->policy == UNKNOWN)
         return;
     if (found->evicts && (!known->evicts || known->policy != found->policy)) {
         const char *address = found->master < upstream_master_count(w->upstream)
@@ -318,40 +243,19 @@ static void evictions_conclude(struct worker *w, const struct eviction_state *fo
     atomic_store(&w->shared->evictions, found->policy << 1 | found->evicts);
 }
 
-static void memory_answered(struct call *c, const struct call_end *end) {
-    struct worker *w = c->request->worker;
-    struct round *round = REQUEST_OWNER(c->request, struct round);
-    invariant(round && round->left > 0, "more masters answer than were asked");
-    struct resp_item page;
-    if (is_page(end, &page))
-        read_page(&page, c->index, &round->found);
-    request_disown(c->request);
-    if (--round->left == 0) {
-        evictions_conclude(w, &round->found);
-        thread_of(w)->evictions_asking = false;
-        memory_free(round);
-    }
-    request_reply(c->request, "", 0, true);
-}
-
 static void evictions_tick(struct worker *w) {
     size_t masters = upstream_master_count(w->upstream);
     int64_t now = worker_now(w);
-    if (thread_of(w)->evictions_asking || w->stopping || masters == 0 || now - thread_of(w)->evictions_ms < AGAIN_MS)
+    if (thread_of(w)->evictions_due > 0 || w->stopping || masters == 0 || now - thread_of(w)->evictions_ms < AGAIN_MS)
         return;
     for (size_t i = 0; i < masters; i++)
         if (upstream_node_lost(upstream_master(w->upstream, i)))
             return;
     thread_of(w)->evictions_ms = now;
-    thread_of(w)->evictions_asking = true;
-    struct round *round = memory_zalloc(sizeof(*round));
-    round->left = masters;
-    for (size_t i = 0; i < masters; i++) { /* some may fail at once, perhaps even the last one */
-        struct request *r = question_new(w, i, memory_answered);
-        request_own(r, &round->owner, &request_owner_silent);
-        r->call.up.repeatable = true;
-        question_send(r, "memory");
-    }
+    thread_of(w)->evictions_due = masters;
+    thread_of(w)->evictions_found = (struct eviction_state){0};
+    for (size_t i = 0; i < masters; i++) /* some may fail at once, perhaps even the last one */
+        ask_info(w, i, "memory", true, memory_answered);
 }
 
 void evictions_report(struct worker *w, const struct report *r) {
@@ -383,17 +287,15 @@ static void presence_answered(struct call *c, const struct call_end *end) {
     text_clear(&places);
     thread_of(w)->presence_asking = false;
     w->own_works--;
-    memory_free(c->request->owner);
-    request_disown(c->request);
     request_reply(c->request, "", 0, true);
 }
 
-/* CLIENT PAUSE WRITE in Redis holds the word up: it has a connection of its own, and may take any time. */
+/* CLIENT PAUSE WRITE in Redis may hold it up for any time: it has a connection of its own. */
 static void presence_send(struct worker *w, const char *place) {
     const struct script *script = script_get(SCRIPT_PRESENCE);
     struct upstream_lane lane = {.dedicated = upstream_dedicated_own(w->upstream), .protocol = 2};
     struct request *r = request_internal(w);
-    request_own(r, memory_zalloc(sizeof(struct request_owner)), &patient_ops);
+    request_own(r, &thread_of(w)->presence, &patient_ops);
     char key[64];
     snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-proxies", slot_tag(0));
     build_start(w, 7);
@@ -411,19 +313,6 @@ static void presence_send(struct worker *w, const char *place) {
     call_submit_lane(&r->call, 0, &lane, w->build.data, w->build.len);
 }
 
-/* A proxy without clients asks, too, and so comes back to a Redis that it has lost: else it would count as away. */
-static void presence_tick(struct worker *w) {
-    int64_t now = worker_now(w);
-    char host[PLACE_MAX / 2] = "", place[PLACE_MAX];
-    if (thread_of(w)->presence_asking || w->stopping || upstream_is_cluster(w->upstream) ||
-        !engine_elsewhere(w->shared->engine) || now - thread_of(w)->presence_ms < AGAIN_MS)
-        return;
-    thread_of(w)->presence_ms = now;
-    gethostname(host, sizeof(host) - 1);
-    snprintf(place, sizeof(place), "%s:%lld, process %d", host, (long long)w->config->port, (int)getpid());
-    presence_send(w, place);
-}
-
 void presence_end(struct worker *w) {
     bool reachable = upstream_master_count(w->upstream) > 0 && !upstream_node_lost(upstream_master(w->upstream, 0));
     if (thread_of(w)->presence_ms > 0 && reachable)
@@ -431,7 +320,16 @@ void presence_end(struct worker *w) {
 }
 
 void questions_tick(struct worker *w) {
+    int64_t now = worker_now(w);
+    char host[PLACE_MAX / 2] = "", place[PLACE_MAX];
     evictions_tick(w);
-    presence_tick(w);
+    /* A proxy without clients asks, too, and so comes back to a Redis that it has lost: else it would count as away. */
+    if (!thread_of(w)->presence_asking && !w->stopping && !upstream_is_cluster(w->upstream) &&
+        engine_elsewhere(w->shared->engine) && now - thread_of(w)->presence_ms >= AGAIN_MS) {
+        thread_of(w)->presence_ms = now;
+        gethostname(host, sizeof(host) - 1);
+        snprintf(place, sizeof(place), "%s:%lld, process %d", host, (long long)w->config->port, (int)getpid());
+        presence_send(w, place);
+    }
     capacity_tick(w);
 }

@@ -1,5 +1,5 @@
 /*
- * What operators may see of workers, nodes, locks and rules, passed on as reports (proxy/base/report.h). It knows the
+ * What operators may see of workers, nodes, locks and rules, passed on as reports (proxy/base/metric.h). It knows the
  * facts, not their format.
  */
 #include <stdio.h>
@@ -12,6 +12,7 @@
 #include "proxy/base/glob.h"
 #include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/units.h"
 #include "proxy/lock/rule.h"
 #include "proxy/lock/permits.h"
 #include "proxy/lock/waiting.h"
@@ -26,6 +27,8 @@ enum {
     SHARED_ROWS_MAX = 100,
     NODE_LINE_MAX = 768,
     WAITERS_SHOWN = 3,
+    KEY_SHOWN = 160, /* in PROXY TOP */
+    OWNER_SIZE = LOCK_IDENTITY_MAX + 48,
     BLUR_TEXT_MAX = 640
 };
 
@@ -45,14 +48,15 @@ static void report_upstream_nodes(struct worker *w, const struct report *r) {
         char name[32], line[NODE_LINE_MAX];
         snprintf(name, sizeof(name), "node%zu", i);
         const char *role = strncmp(n->why, "READONLY ", strlen("READONLY ")) == 0 ? "replica" : "master";
-        int len = snprintf(line, sizeof(line), "address=%s,state=%s,role=%s", n->address, n->state,
-                           n->master    ? role
-                           : n->replica ? "replica"
-                                        : "other");
+        int len = snprintf(line, sizeof(line), "address=%s,state=%s,role=%s", n->address, n->info.state,
+                           n->info.master    ? role
+                           : n->info.replica ? "replica"
+                                             : "other");
         for (size_t k = 0; k < node_figures_table.count; k++)
             len += snprintf(line + len, sizeof(line) - (size_t)len, ",%s=%llu", node_figures_table.rows[k].name,
-                            (unsigned long long)metric_value(&node_figures_table.rows[k], n));
-        r->line(r->arg, name, "%s,round_trip_us=%lld,pinned_max=%u", line, (long long)n->round_trip_us, n->pinned_max);
+                            (unsigned long long)metric_value(&node_figures_table.rows[k], &n->info));
+        r->line(r->arg, name, "%s,round_trip_us=%lld,pinned_max=%u", line, (long long)n->info.round_trip_us,
+                n->info.pinned_max);
     }
     memory_free(sum.nodes);
 }
@@ -107,7 +111,7 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
     }
 }
 
-void worker_report_info(struct worker *w, const struct report *r) {
+static bool report_info(struct worker *w, const struct report *r) {
     const struct proxy_shared *shared = w->shared;
     struct counter_sums counters;
     counters_now(shared, &counters);
@@ -155,6 +159,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     report_locks_section(w, &counters, r);
     r->section(r->arg, "Commands");
     metric_table_report(&request_counters, &counters, r);
+    return true;
 }
 
 /* ---- PROXY LOCKS ----------------------------------------------------------------------------------- */
@@ -162,107 +167,135 @@ void worker_report_info(struct worker *w, const struct report *r) {
 struct lock_rows {
     const struct report *report;
     struct worker *worker;
-    const char *pattern;
-    size_t pattern_len;
-    int64_t now_ms;
     size_t steps; /* steps left to match the pattern; 0: too few */
     size_t left;  /* rows that may still be shown */
 };
 
+static size_t lease_owner(const struct lock_view *v, char out[OWNER_SIZE]) {
+    return (size_t)snprintf(out, OWNER_SIZE, "%.*s id=%llu%s", (int)v->client_len, v->client,
+                            (unsigned long long)v->session_id,
+                            v->one_shot_ms ? " (one-shot client)"
+                            : v->connected ? ""
+                                           : " (disconnected)");
+}
+
+/* How long until then; -1: it has no end. */
+static int64_t left_ms(int64_t end_ms, int64_t now_ms) {
+    return end_ms == 0 ? -1 : end_ms > now_ms ? end_ms - now_ms : 0;
+}
+
+static struct waiting_view waiting_for(const struct worker *w, const struct lock_key *key) {
+    return waiting_of(w->shared->waiting, key, engine_key_hash(w->shared->engine, key));
+}
+
+/* Whether the report's pattern selects the text. */
+static bool selects(const struct report *r, const char *text, size_t len, size_t *steps) {
+    return !r->pattern || (*steps > 0 && glob_match_within(r->pattern, r->pattern_len, text, len, steps));
+}
+
 static void report_lease(void *arg, const struct lock_view *v) {
     struct lock_rows *rows = arg;
     const struct report *r = rows->report;
-    if (rows->left == 0 ||
-        (rows->pattern && (rows->steps == 0 || !glob_match_within(rows->pattern, rows->pattern_len, v->key.name,
-                                                                  v->key.len, &rows->steps))))
+    if (!selects(r, v->key.name, v->key.len, &rows->steps))
         return;
-    rows->left--;
-    char owner[LOCK_IDENTITY_MAX + 48];
-    int n = snprintf(owner, sizeof(owner), "%.*s id=%llu%s", (int)v->client_len, v->client,
-                     (unsigned long long)v->session_id,
-                     v->one_shot_ms ? " (one-shot client)"
-                     : v->connected ? ""
-                                    : " (disconnected)");
+    char owner[OWNER_SIZE];
+    size_t len = lease_owner(v, owner);
+    const struct proxy_shared *shared = rows->worker->shared;
+    struct waiting_view waits = waiting_for(rows->worker, &v->key);
+    int64_t now_ms = worker_now(rows->worker), steady_ms = worker_steady_ms(rows->worker);
     r->row(r->arg);
     r->text(r->arg, "key", v->key.name, v->key.len);
     r->number(r->arg, "db", v->key.db);
-    r->text(r->arg, "owner", owner, (size_t)n);
-    r->number(r->arg, "age-ms", rows->now_ms - v->since_ms);
-    r->number(r->arg, "left-ms", v->end_ms == 0 ? -1 : v->end_ms > rows->now_ms ? v->end_ms - rows->now_ms : 0);
+    r->text(r->arg, "owner", owner, len);
+    r->number(r->arg, "age-ms", now_ms - v->since_ms);
+    r->number(r->arg, "left-ms", left_ms(v->end_ms, now_ms));
     r->number(r->arg, "fence", (int64_t)v->fence);
     r->number(r->arg, "renewals", (int64_t)v->renewals);
     if (v->delayed_ms)
-        r->number(r->arg, "delay-left-ms", v->delayed_ms > rows->now_ms ? v->delayed_ms - rows->now_ms : 0);
+        r->number(r->arg, "delay-left-ms", left_ms(v->delayed_ms, now_ms));
     if (v->one_shot_ms)
-        r->number(r->arg, "one-shot-left-ms", v->one_shot_ms > rows->now_ms ? v->one_shot_ms - rows->now_ms : 0);
-    const struct proxy_shared *shared = rows->worker->shared;
-    uint64_t hash = engine_key_hash(shared->engine, &v->key);
-    struct waiting_view waits = waiting_of(shared->waiting, &v->key, hash);
-    int64_t steady_ms = worker_steady_ms(rows->worker);
+        r->number(r->arg, "one-shot-left-ms", left_ms(v->one_shot_ms, now_ms));
     r->number(r->arg, "waiting", (int64_t)waits.count);
     r->number(r->arg, "longest-wait-ms", waits.count ? steady_ms - waits.since_ms : 0);
     struct text who = {0};
-    waiting_who(shared->waiting, &v->key, hash, WAITERS_SHOWN, steady_ms, &who);
+    waiting_who(shared->waiting, &v->key, engine_key_hash(shared->engine, &v->key), WAITERS_SHOWN, steady_ms, &who);
     r->text(r->arg, "waiters", who.data ? who.data : "", who.len);
     text_clear(&who);
 }
 
-/* A row without a key for the leases of the process that leaves. */
-static void report_predecessor(const struct worker *w, const struct report *r) {
+static bool report_locks(struct worker *w, const struct report *r) {
     static const char *const numbers[] = {"db", "age-ms", "left-ms", "fence", "renewals", "waiting", "longest-wait-ms"};
+    struct lock_rows rows = {.report = r, .worker = w, .steps = GLOB_STEPS};
     struct handed_counts before = handed_board_read(w->shared->before);
     char text[160];
-    if (before.leases == 0)
-        return;
-    int n = snprintf(text, sizeof(text), "process %lld, which leaves, has %lld more leases and %lld clients",
-                     (long long)before.pid, (long long)before.leases, (long long)before.clients);
-    r->row(r->arg);
-    r->text(r->arg, "key", "", 0);
-    r->text(r->arg, "owner", text, (size_t)n);
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        r->number(r->arg, numbers[i], 0);
-    r->text(r->arg, "waiters", "", 0);
-}
-
-bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
-    struct lock_rows rows = {.report = r,
-                             .worker = w,
-                             .pattern = pattern,
-                             .pattern_len = len,
-                             .now_ms = worker_now(w),
-                             .steps = GLOB_STEPS,
-                             .left = SIZE_MAX};
     if (w->walk)
         engine_walk_each(w->walk, report_lease, &rows);
-    report_predecessor(w, r);
+    else
+        engine_each_lease(w->shared->engine, worker_now(w), LOCKS_SHOWN_MAX, report_lease, &rows);
+    if (before.leases > 0) { /* a row without a key for the leases of the process that leaves */
+        int n = snprintf(text, sizeof(text), "process %lld, which leaves, has %lld more leases and %lld clients",
+                         (long long)before.pid, (long long)before.leases, (long long)before.clients);
+        r->row(r->arg);
+        r->text(r->arg, "key", "", 0);
+        r->text(r->arg, "owner", text, (size_t)n);
+        for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+            r->number(r->arg, numbers[i], 0);
+        r->text(r->arg, "waiters", "", 0);
+    }
     return rows.steps > 0;
 }
 
 /* ---- PROXY TOP ------------------------------------------------------------------------------------- */
 
-void worker_report_contended(struct worker *w, size_t max, const struct report *r) {
-    struct proxy_shared *shared = w->shared;
-    struct lock_fight *fights = memory_alloc((max + 1) * sizeof(*fights));
-    size_t count = engine_most_contended(shared->engine, worker_now(w), fights, max);
+/* Begins a line: its sort, so that grep can select it, and the key. */
+static void top_begin(struct text *line, const char *sort, const char *key, size_t len, int64_t db) {
+    text_printf(line, "%s ", sort);
+    text_append_shown(line, key, len, KEY_SHOWN);
+    if (db > 0)
+        text_printf(line, " (db %lld)", (long long)db);
+}
+
+static void top_end(struct text *line, size_t waiting, const struct report *r) {
+    if (waiting > 0)
+        text_printf(line, "; waiting at the proxy: %zu", waiting);
+    r->text(r->arg, "", line->data, line->len);
+    text_clear(line);
+}
+
+static void top_held(void *arg, const struct lock_view *v) {
+    struct lock_rows *rows = arg;
+    struct text line = {0};
+    char owner[OWNER_SIZE], span[UNITS_SPAN_SIZE];
+    if (rows->left == 0)
+        return;
+    rows->left--;
+    int64_t now_ms = worker_now(rows->worker), left = left_ms(v->end_ms, now_ms);
+    top_begin(&line, "held", v->key.name, v->key.len, v->key.db);
+    text_printf(&line, ": for %s by ", units_span(now_ms - v->since_ms, span));
+    text_append_visible(&line, owner, lease_owner(v, owner));
+    text_printf(&line, left < 0 ? "; ends by a release alone" : "; %s left", units_span(left, span));
+    if (v->renewals > 0)
+        text_printf(&line, ", renewals: %llu", (unsigned long long)v->renewals);
+    top_end(&line, waiting_for(rows->worker, &v->key).count, rows->report);
+}
+
+static bool report_top(struct worker *w, const struct report *r) {
+    struct lock_rows rows = {.report = r, .worker = w, .left = r->max};
+    struct lock_fight *fights = memory_alloc((r->max + 1) * sizeof(*fights));
+    size_t count = engine_most_contended(w->shared->engine, worker_now(w), fights, r->max);
     for (size_t i = 0; i < count; i++) {
         const struct lock_fight *f = &fights[i];
         struct lock_key key = {.db = f->db, .name = f->name, .len = f->name_len};
-        r->row(r->arg);
-        r->text(r->arg, "key", f->name, f->name_len);
-        r->number(r->arg, "db", f->db);
-        r->number(r->arg, "lost", f->lost);
-        r->number(r->arg, "lost-now", f->lost_now);
-        if (!f->cut)
-            r->number(r->arg, "waiting",
-                      (int64_t)waiting_of(shared->waiting, &key, engine_key_hash(shared->engine, &key)).count);
+        struct text line = {0};
+        top_begin(&line, "contended", f->name, f->name_len, f->db);
+        text_printf(&line, ": %u attempts lost in the last 5 minutes, %u of them in the present one", f->lost,
+                    f->lost_now);
+        top_end(&line, f->cut ? 0 : waiting_for(w, &key).count, r);
     }
     memory_free(fights);
-}
-
-void worker_report_longest(struct worker *w, size_t max, const struct report *r) {
-    struct lock_rows rows = {.report = r, .worker = w, .now_ms = worker_now(w), .left = max};
     if (w->walk)
-        engine_walk_each(w->walk, report_lease, &rows);
+        engine_walk_each(w->walk, top_held, &rows);
+    return true;
 }
 
 /* ---- PROXY RULES, the status page ------------------------------------------------------------------ */
@@ -270,29 +303,27 @@ void worker_report_longest(struct worker *w, size_t max, const struct report *r)
 /* Ends a list that was cut. */
 #define MORE "; ..."
 
-/* The workloads (workloads) of a rule whose workers share connections. */
+/* The workloads of a rule whose workers share connections. */
 struct shared_workloads {
     const struct lock_rule *rule;
     const struct report *report; /* each is a row of it; else NULL */
     size_t rows;
-    char *text; /* else all are appended to this text, which has room for SHARED_TEXT_MAX bytes */
-    size_t len;
-    bool cut; /* the text does not contain all of them */
+    struct text text; /* else the text has all of them, or as many as SHARED_TEXT_MAX bytes take */
+    bool cut;
 };
 
 static void add_shared(void *arg, const struct lock_workload *f) {
     struct shared_workloads *all = arg;
-    size_t len = strlen(f->rule); /* the workload's copy of the pattern may be cut */
+    size_t len = strlen(f->rule), before = all->text.len; /* the workload's copy of the pattern may be cut */
     if (!f->pooled || strncmp(f->rule, all->rule->pattern, len) != 0 ||
         (len != all->rule->pattern_len && len != LOCK_WORKLOAD_NAME_MAX - 1))
         return;
     if (!all->report) {
-        size_t room = SHARED_TEXT_MAX - sizeof(MORE) - all->len;
-        int n = snprintf(all->text + all->len, room, "%s%s by %s", all->len ? "; " : "", f->pattern, f->client);
-        if ((size_t)n < room)
-            all->len += (size_t)n;
-        else
+        text_printf(&all->text, "%s%s by %s", before ? "; " : "", f->pattern, f->client);
+        if (all->text.len >= SHARED_TEXT_MAX - sizeof(MORE)) {
+            all->text.len = before;
             all->cut = true;
+        }
     } else if (all->rows < SHARED_ROWS_MAX) {
         all->rows++;
         all->report->row(all->report->arg);
@@ -301,22 +332,22 @@ static void add_shared(void *arg, const struct lock_workload *f) {
     }
 }
 
-/* Collects the workloads of a rule that share connections. If the rule sets the owner, what was learnt before does not
- * apply. */
+/* If the rule sets the owner, what was learnt before does not apply. */
 static void each_shared(struct worker *w, struct shared_workloads *all) {
     if (all->rule->mode == LOCK_MODE_ENFORCE && all->rule->owner == LOCK_OWNER_AUTO)
         engine_each_workload(w->shared->engine, add_shared, all);
 }
 
-void worker_report_shared(struct worker *w, const struct report *r) {
+static bool report_shared(struct worker *w, const struct report *r) {
     struct shared_workloads all = {.report = r};
     for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
         all.rule = lock_rules_get(w->rules, i);
         each_shared(w, &all);
     }
+    return true;
 }
 
-void worker_report_rules(struct worker *w, const struct report *r) {
+static bool report_rules(struct worker *w, const struct report *r) {
     for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
         const struct lock_rule *rule = lock_rules_get(w->rules, i);
         char text[RULE_TEXT_MAX];
@@ -324,12 +355,11 @@ void worker_report_rules(struct worker *w, const struct report *r) {
         r->row(r->arg);
         r->text(r->arg, "rule", text, strlen(text));
         r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
-        char workloads[SHARED_TEXT_MAX] = "";
-        struct shared_workloads all = {.rule = rule, .text = workloads};
+        struct shared_workloads all = {.rule = rule};
         each_shared(w, &all);
-        if (all.cut)
-            all.len += (size_t)snprintf(workloads + all.len, sizeof(MORE), MORE);
-        r->text(r->arg, "shared", workloads, all.len);
+        text_append(&all.text, MORE, all.cut ? sizeof(MORE) - 1 : 0);
+        r->text(r->arg, "shared", all.text.data, all.text.len);
+        text_clear(&all.text);
     }
     for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
         const struct lock_rule *rule = lock_rules_fence(w->rules, i);
@@ -341,6 +371,7 @@ void worker_report_rules(struct worker *w, const struct report *r) {
         r->number(r->arg, "late", (int64_t)atomic_load(&rule->fence->late));
         r->number(r->arg, "refused", (int64_t)atomic_load(&rule->fence->refused));
     }
+    return true;
 }
 
 static void report_fight(void *arg, const struct lock_contention *c) {
@@ -356,8 +387,9 @@ static void report_fight(void *arg, const struct lock_contention *c) {
     r->text(r->arg, "lost-by-minute", minutes, len); /* the present minute is last */
 }
 
-void worker_report_contention(struct worker *w, const struct report *r) {
+static bool report_contention(struct worker *w, const struct report *r) {
     engine_each_contention(w->shared->engine, worker_now(w), report_fight, (void *)r);
+    return true;
 }
 
 /* ---- PROXY CONTENTION ------------------------------------------------------------------------------ */
@@ -370,16 +402,15 @@ struct times_row {
 };
 
 struct times_rows {
-    const char *pattern;
-    size_t pattern_len, steps, count, cap;
+    const struct report *report;
+    size_t steps, count, cap;
     struct times_row *rows;
 };
 
 static void add_times(void *arg, const struct lock_workload *f) {
     struct times_rows *all = arg;
     if ((f->times->holds == 0 && f->times->waits == 0) ||
-        (all->pattern && (all->steps == 0 || !glob_match_within(all->pattern, all->pattern_len, f->pattern,
-                                                                strlen(f->pattern), &all->steps))))
+        !selects(all->report, f->pattern, strlen(f->pattern), &all->steps))
         return;
     if (all->count == all->cap) {
         all->cap = all->cap ? 2 * all->cap : 64;
@@ -399,7 +430,7 @@ static int compare_times(const void *a, const void *b) {
     return x->held_ms != y->held_ms ? (x->held_ms < y->held_ms ? 1 : -1) : 0;
 }
 
-static void report_times(const struct report *r, const struct times_row *row) {
+static void times_row(const struct report *r, const struct times_row *row) {
     const struct lock_times *t = &row->times;
     r->row(r->arg);
     r->text(r->arg, "pattern", row->pattern, strlen(row->pattern));
@@ -412,27 +443,27 @@ static void report_times(const struct report *r, const struct times_row *row) {
     r->number(r->arg, "longest-wait-ms", t->longest_wait_ms);
 }
 
-bool worker_report_times(struct worker *w, const char *pattern, size_t len, const struct report *r) {
-    struct times_rows all = {.pattern = pattern, .pattern_len = len, .steps = GLOB_STEPS};
+static bool report_times(struct worker *w, const struct report *r) {
+    struct times_rows all = {.report = r, .steps = GLOB_STEPS};
     struct times_row others = {.pattern = "(others)", .client = "(others)"};
-    if (!pattern)
+    if (!r->pattern)
         others.times = engine_other_times(w->shared->engine);
     engine_each_workload(w->shared->engine, add_times, &all);
     if (all.count > 0)
         qsort(all.rows, all.count, sizeof(*all.rows), compare_times);
     for (size_t i = 0; i < all.count; i++) {
         if (i < TIMES_SHOWN)
-            report_times(r, &all.rows[i]);
+            times_row(r, &all.rows[i]);
         else
             lock_times_add(&others.times, &all.rows[i].times);
     }
     if (others.times.holds > 0 || others.times.waits > 0)
-        report_times(r, &others);
+        times_row(r, &others);
     memory_free(all.rows);
     return all.steps > 0;
 }
 
-static void report_advice(void *arg, const char *line, size_t len) {
+static void advice_line(void *arg, const char *line, size_t len) {
     const struct report *r = arg;
     r->text(r->arg, "", line, len);
 }
@@ -441,10 +472,9 @@ size_t worker_unruled(struct worker *w, int64_t since_ms) {
     return advise_unruled(w->shared->observer, w->rules, since_ms);
 }
 
-void worker_report_advice(struct worker *w, const struct report *r) {
-    struct report copy = *r;
+static bool report_advice(struct worker *w, const struct report *r) {
     char text[BLUR_TEXT_MAX];
-    advise_each(w->shared->observer, w->rules, worker_now(w), report_advice, &copy);
+    advise_each(w->shared->observer, w->rules, worker_now(w), advice_line, (void *)r);
     /* Data that clients without names have written under a fence: the fence can't tell these clients apart. */
     for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
         const struct lock_rule *fence = lock_rules_fence(w->rules, i);
@@ -452,4 +482,34 @@ void worker_report_advice(struct worker *w, const struct report *r) {
             lock_fence_blur(w->rules, fence, text, sizeof(text)) > 0)
             r->text(r->arg, "", text, strlen(text));
     }
+    return true;
+}
+
+static bool report_nodes(struct worker *w, const struct report *r) {
+    enum { CONNECTIONS = 1 /* with the pins */ };
+    static const char *const names[] = {"slots",        "connections", "pinned",     "pinned-refused", "in-flight",
+                                        "unsent-bytes", "requests",    "reconnects", "redirects",      "replica-reads"};
+    struct node_board sum = {.count = 0};
+    node_board_sum(w, &sum);
+    for (size_t i = 0; i < sum.count; i++) {
+        const struct node_figures *f = &sum.nodes[i];
+        r->row(r->arg);
+        r->text(r->arg, "address", f->address, strlen(f->address));
+        r->number(r->arg, "up", !node_is_down(f));
+        for (size_t k = 0; k < node_figures_table.count; k++) {
+            uint64_t value = metric_value(&node_figures_table.rows[k], &f->info);
+            r->number(r->arg, names[k], (int64_t)(k == CONNECTIONS ? value + f->info.pinned : value));
+        }
+        r->number(r->arg, "round-trip-us", f->info.round_trip_us);
+    }
+    memory_free(sum.nodes);
+    return true;
+}
+
+bool worker_report(struct worker *w, enum report_kind kind, const struct report *r) {
+    static bool (*const reports[])(struct worker * w, const struct report *r) = {
+        [REPORT_INFO] = report_info,   [REPORT_LOCKS] = report_locks,           [REPORT_TIMES] = report_times,
+        [REPORT_TOP] = report_top,     [REPORT_RULES] = report_rules,           [REPORT_ADVICE] = report_advice,
+        [REPORT_NODES] = report_nodes, [REPORT_CONTENTION] = report_contention, [REPORT_SHARED] = report_shared};
+    return reports[kind](w, r);
 }

@@ -2,11 +2,9 @@
  * Whether two places are one Redis: for a process that takes over, and for the host name of an upstream. Two Redis
  * servers would give out one lock twice.
  *
- * ---- take-over ----
- *
- * A take-over must not split the locks: the new process may have another upstream in its configuration, or the name of
- * the same upstream may have moved. Then two processes would give out one lock. So the process that leaves writes a
- * mark to its Redis, and the new one looks for the mark in its own before it accepts clients.
+ * Take-over. The new process may have another upstream in its configuration, or the upstream's name may have moved. So
+ * the process that leaves writes a mark to its Redis, and the new one looks for it before it accepts clients. The mark
+ * is data, as locks are; run ids and replication ids change with a failover, and addresses differ for one server.
  *
  *      the process that leaves                        the new one
  *      SET mark ──> Redis                             held: no worker accepts clients
@@ -16,14 +14,7 @@
  * With `take-over switch` it does not end: the process that leaves closes its clients and ends, and the new one holds
  * all writes until the longest lease is over that the process before knew of.
  *
- * Run ids and replication ids change with a failover, and addresses differ for one server. The mark is data, as locks
- * are: where the mark is, the locks are.
- *
- * ---- the host name of a standalone ----
- *
- * Where the host name of a standalone upstream leads. The name is looked up every dns-refresh, at a reload, and soon
- * after the node has failed. If it leads to another machine, all threads go there together, or none does: two threads
- * at two servers would give out one lock twice.
+ * The host name of a standalone is looked up every dns-refresh, at a reload, and soon after the node has failed:
  *
  *      the name leads elsewhere ──> has the other Redis what this proxy has written?   (the mark)
  *                                   does it take a write?
@@ -32,10 +23,9 @@
  *                                                          │                           no, it is gone: go
  *                                                          └─> yes: stay there, and warn
  *
- * A Redis without the mark has other data. The proxy goes there only after the old Redis was out of reach three times
- * in a row.
+ * All threads go together. To a Redis without the mark, which has other data, they go only after the old Redis was out
+ * of reach three times in a row.
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,8 +42,7 @@
 enum { MARK_SLOT = 0, ERROR_MAX = 200, AWAY_LEAST = 3 };
 enum { SPACE_MARK_MS = 2 * 60 * 1000, HOST_MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000 };
 
-/* Begins a command on a key named like a guard record, so that no client is shown it; it belongs to no lock. The name
- * is of `what`, whose mark it is (a process's id, or ""), and a suffix. */
+/* Begins a command on a key that no client is shown: it is named like a guard record. `whose`: a process's id, "". */
 static void build_mark(struct worker *w, const char *command, size_t argc, const char *what, const char *whose,
                        const char *suffix) {
     char key[128];
@@ -63,7 +52,28 @@ static void build_mark(struct worker *w, const char *command, size_t argc, const
     build_text(w, key);
 }
 
-/* Copies the error that a call ended with; "": none. */
+/* Begins to set a mark of this process to a value, for a time. */
+static void build_set(struct worker *w, const char *what, const char *suffix, const char *value, int64_t ms) {
+    build_mark(w, "SET", 5, what, w->shared->process_id, suffix);
+    build_text(w, value);
+    build_text(w, "PX");
+    build_number(w, ms);
+}
+
+/* Sends what is in w->build. `node` NULL: to the node of the mark, again if the connection is lost. */
+static void ask_node(struct worker *w, struct upstream_node *node,
+                     void (*done)(struct call *c, const struct call_end *end)) {
+    static const struct upstream_lane lane = {.protocol = 2};
+    struct request *r = request_internal(w);
+    r->call.done = done;
+    r->call.up.repeatable = !node;
+    if (node)
+        call_submit_node(&r->call, node, &lane, w->build.data, w->build.len);
+    else
+        call_submit_lane(&r->call, MARK_SLOT, &lane, w->build.data, w->build.len);
+}
+
+/* The error that a call ended with; "": none. */
 static void error_of(const struct call_end *end, char out[ERROR_MAX]) {
     size_t len;
     const char *error = call_end_error(end, &len);
@@ -78,47 +88,22 @@ static bool call_end_is(const struct call_end *end, const char *text) {
            found.len == strlen(text) && memcmp(found.str, text, found.len) == 0;
 }
 
-/* ---- take-over ---------------------------------------------------------------------------------------- */
-
-struct marking {
-    struct request_owner owner; /* first */
-    void (*done)(void *arg, const char *error);
-    void *arg;
-};
-
-/* Sends what is in w->build. `owner` NULL: none is needed. */
-static void space_ask(struct worker *w, void (*done)(struct call *c, const struct call_end *end),
-                      struct request_owner *owner) {
-    struct upstream_lane lane = {.protocol = 2};
-    struct request *r = request_internal(w);
-    r->call.done = done;
-    r->call.up.repeatable = true;
-    if (owner)
-        request_own(r, owner, &request_owner_silent);
-    call_submit_lane(&r->call, MARK_SLOT, &lane, w->build.data, w->build.len);
-}
-
-/* ---- the process that leaves ------------------------------------------------------------------------ */
-
 static void marked(struct call *c, const struct call_end *end) {
-    struct marking m = *REQUEST_OWNER(c->request, struct marking);
+    struct worker_thread *t = thread_of(c->request->worker);
     char error[ERROR_MAX];
     error_of(end, error);
-    memory_free(REQUEST_OWNER(c->request, struct marking));
-    request_disown(c->request);
     request_reply(c->request, "", 0, true);
-    m.done(m.arg, error[0] ? error : NULL);
+    t->marked(t->marked_arg, error[0] ? error : NULL);
 }
 
 void lock_space_mark(struct worker *w, const char *mark, void (*done)(void *arg, const char *error), void *arg) {
-    struct marking *m = memory_zalloc(sizeof(*m));
-    m->done = done;
-    m->arg = arg;
+    thread_of(w)->marked = done;
+    thread_of(w)->marked_arg = arg;
     build_mark(w, "SET", 5, "take-over", "", "");
     build_text(w, mark);
     build_text(w, "PX");
     build_number(w, SPACE_MARK_MS);
-    space_ask(w, marked, &m->owner);
+    ask_node(w, NULL, marked);
 }
 
 bool lock_space_forbidden(const char *error) {
@@ -179,7 +164,7 @@ void lock_space_look(struct worker *w) {
     }
     thread_of(w)->space_asking = true;
     build_mark(w, "GET", 2, "take-over", "", "");
-    space_ask(w, looked, NULL);
+    ask_node(w, NULL, looked);
 }
 
 /* ---- the host name ------------------------------------------------------------------------------------ */
@@ -197,7 +182,7 @@ struct host_watch {
     struct host_addresses to;
     char at[RESOLVE_NUMBER_MAX]; /* the first of them */
     enum step step;
-    int64_t number;    /* what the round writes to the other Redis */
+    char number[24];   /* what the round writes to the other Redis */
     bool same, silent; /* the other Redis has the mark; its user may not ask for it */
     unsigned away;     /* how many rounds in a row found the old Redis out of reach */
 };
@@ -264,14 +249,6 @@ static void move(struct host_watch *h, const char *why) {
 
 /* ---- questions ---------------------------------------------------------------------------------------- */
 
-static void question_send(struct worker *w, struct upstream_node *node,
-                          void (*done)(struct call *c, const struct call_end *e)) {
-    struct upstream_lane lane = {.protocol = 2};
-    struct request *r = request_internal(w);
-    r->call.done = done;
-    call_submit_node(&r->call, node, &lane, w->build.data, w->build.len);
-}
-
 static void written(struct call *c, const struct call_end *end) {
     size_t len;
     if (!call_end_error(end, &len))
@@ -279,42 +256,43 @@ static void written(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-static void ask(struct host_watch *h);
+static void answered(struct call *c, const struct call_end *end);
 
-static void next(struct host_watch *h, enum step step) {
+static void ask(struct host_watch *h, enum step step) {
+    struct worker *w = h->w;
+    struct upstream_node *old = upstream_master(w->upstream, 0), *other = upstream_host_node(w->upstream, &h->to);
     h->step = step;
-    ask(h);
-}
-
-/* Takes the answer of the other Redis to the first two questions. */
-static void other_answered(struct host_watch *h, const struct call_end *end, const char *error) {
-    char why[ERROR_MAX + 32];
-    snprintf(why, sizeof(why), "that Redis says: %s", error);
-    h->silent |= lock_space_forbidden(error);
-    if (error[0] && !h->silent) {
-        stay(h, why);
-    } else if (h->step == STEP_MARK) {
-        h->same = call_end_is(end, h->w->shared->process_id);
-        next(h, STEP_WRITE);
-    } else if (h->doubt == DOUBT_READONLY && !error[0]) {
-        move(h, "the Redis before it is a replica");
-    } else {
-        next(h, h->silent ? STEP_OLD : STEP_SAME);
-    }
+    upstream_try_now(w->upstream);
+    if (step == STEP_OLD)
+        build_lock_question(w, MARK_SLOT);
+    else if (step == STEP_WRITE)
+        build_set(w, "host-", "-new", h->number, NEW_MS);
+    else
+        build_mark(w, "GET", 2, "host-", w->shared->process_id, step == STEP_SAME ? "-new" : "");
+    ask_node(w, step < STEP_SAME ? other : old, answered);
 }
 
 static void answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct host_watch *h = thread_of(w)->hosts;
-    char error[ERROR_MAX], number[24];
+    char error[ERROR_MAX], why[ERROR_MAX + 32];
     error_of(end, error);
-    snprintf(number, sizeof(number), "%" PRId64, h->number);
-    bool away = end->error && end->why != UPSTREAM_REFUSED, same = h->step == STEP_SAME && call_end_is(end, number);
+    snprintf(why, sizeof(why), "that Redis says: %s", error);
+    bool away = end->error && end->why != UPSTREAM_REFUSED;
+    bool found = call_end_is(end, h->step == STEP_MARK ? w->shared->process_id : h->number);
     request_reply(c->request, "", 0, true);
+    h->silent |= h->step < STEP_SAME && lock_space_forbidden(error);
     if (w->over || w->stopping) {
         h->busy = false;
-    } else if (h->step < STEP_SAME) {
-        other_answered(h, end, error);
+    } else if (h->step < STEP_SAME && error[0] && !h->silent) {
+        stay(h, why);
+    } else if (h->step == STEP_MARK) {
+        h->same = found;
+        ask(h, STEP_WRITE);
+    } else if (h->step == STEP_WRITE && h->doubt == DOUBT_READONLY && !error[0]) {
+        move(h, "the Redis before it is a replica");
+    } else if (h->step == STEP_WRITE) {
+        ask(h, h->silent ? STEP_OLD : STEP_SAME);
     } else if (away && !h->same && ++h->away < AWAY_LEAST) {
         stay(h, "that Redis has other data, and the one before it may come back");
     } else if (away) {
@@ -322,10 +300,10 @@ static void answered(struct call *c, const struct call_end *end) {
             log_warning("The upstream's Redis is out of reach, and the one at %s has other data: leases are lost",
                         h->at);
         move(h, "the Redis before it is out of reach");
-    } else if (same) {
+    } else if (h->step == STEP_SAME && found) {
         move(h, "it is the same Redis, or its master");
     } else if (h->step == STEP_SAME) {
-        next(h, STEP_OLD);
+        ask(h, STEP_OLD);
     } else if (strncmp(error, "READONLY ", strlen("READONLY ")) == 0) {
         move(h, "the Redis before it is a replica");
     } else {
@@ -336,49 +314,7 @@ static void answered(struct call *c, const struct call_end *end) {
     }
 }
 
-static void ask(struct host_watch *h) {
-    struct worker *w = h->w;
-    struct upstream_node *old = upstream_master(w->upstream, 0), *other = upstream_host_node(w->upstream, &h->to);
-    upstream_try_now(w->upstream);
-    switch (h->step) {
-    case STEP_MARK:
-        build_mark(w, "GET", 2, "host-", w->shared->process_id, "");
-        break;
-    case STEP_WRITE:
-        build_mark(w, "SET", 5, "host-", w->shared->process_id, "-new");
-        build_number(w, h->number);
-        build_text(w, "PX");
-        build_number(w, NEW_MS);
-        break;
-    case STEP_SAME:
-        build_mark(w, "GET", 2, "host-", w->shared->process_id, "-new");
-        break;
-    case STEP_OLD:
-        build_lock_question(w, MARK_SLOT);
-        break;
-    }
-    question_send(w, h->step < STEP_SAME ? other : old, answered);
-}
-
 /* ---- looking ------------------------------------------------------------------------------------------ */
-
-/* Sets the addresses that have come to the name. False: the address in use is still among the name's. After a failure
- * others that are new count too. */
-static bool leads_elsewhere(struct host_watch *h, const struct host_addresses *now,
-                            const struct host_addresses *found) {
-    bool there = host_has(found, &now->at[0]);
-    h->to = *found;
-    if (!there || h->doubt < DOUBT_FAILED)
-        return !there;
-    h->to.count = 0;
-    for (unsigned i = 0; i < found->count; i++) {
-        if (!host_has(now, &found->at[i])) {
-            h->to.at[h->to.count] = found->at[i];
-            h->to.lens[h->to.count++] = found->lens[i];
-        }
-    }
-    return h->to.count > 0;
-}
 
 static void on_found(void *arg, const struct addrinfo *list, const char *error) {
     struct host_watch *h = arg;
@@ -391,24 +327,31 @@ static void on_found(void *arg, const struct addrinfo *list, const char *error) 
     h->busy = !w->stopping && list && now.count > 0 && upstream_host_name(w->upstream, &port);
     if (!h->busy)
         return;
-    if (!leads_elsewhere(h, &now, &found)) {
+    bool stays = host_has(&found, &now.at[0]); /* the address in use is still among the name's */
+    h->to = found;
+    if (stays)
+        h->to.count = 0;
+    for (unsigned i = 0; stays && h->doubt >= DOUBT_FAILED && i < found.count; i++) {
+        if (!host_has(&now, &found.at[i])) { /* after a failure others that are new count too */
+            h->to.at[h->to.count] = found.at[i];
+            h->to.lens[h->to.count++] = found.lens[i];
+        }
+    }
+    if (stays && h->to.count == 0) {
         tell(h, "");
         h->away = 0;
         h->to = now;
         if (h->marked_ms == 0 || worker_steady_ms(w) - h->marked_ms >= HOST_MARK_MS / 2) {
-            build_mark(w, "SET", 5, "host-", w->shared->process_id, "");
-            build_text(w, w->shared->process_id);
-            build_text(w, "PX");
-            build_number(w, HOST_MARK_MS);
-            question_send(w, upstream_master(w->upstream, 0), written);
+            build_set(w, "host-", "", w->shared->process_id, HOST_MARK_MS);
+            ask_node(w, upstream_master(w->upstream, 0), written);
         }
         go(h); /* threads that began at another address */
         return;
     }
     resolve_number((const struct sockaddr *)(const void *)&h->to.at[0], h->to.lens[0], h->at);
-    h->number = worker_steady_ms(w);
+    snprintf(h->number, sizeof(h->number), "%lld", (long long)worker_steady_ms(w));
     h->same = h->silent = false;
-    next(h, STEP_MARK);
+    ask(h, STEP_MARK);
 }
 
 void host_watch_tick(struct worker *w) {

@@ -1,9 +1,7 @@
 /*
- * The worker's loop: does each turn's collected work in ev_prepare. accept.c accepts clients.
+ * The worker's loop: does each turn's collected work in ev_prepare. It knows no commands. A worker leaves, or it stops:
  *
- * The two ways in which a worker ends: it leaves, or it stops.
- *
- *   leave    no new clients; clients that are connected are served, and their leases renewed, for as long as they stay
+ *   leave    no new clients; connected clients are served, and their leases renewed, for as long as they stay
  *
  *        0 s      connections whose handshake has begun are still accepted; new ones get no answer here, so that the
  *                 client's system repeats its SYN, by default after a second
@@ -15,8 +13,7 @@
  *   stop     no new clients; each session is closed once all its replies are written, all within a bound
  *
  * A request that was read is answered; a request that was not read is not run. Only a stop gives a last expiry to the
- * leases that the proxy renews, some at a time. So their owners still hold them when they connect to another proxy. It
- * knows no commands.
+ * leases that the proxy renews, some at a time: their owners still hold them when they connect to another proxy.
  */
 #include <linux/filter.h>
 #include <string.h>
@@ -36,7 +33,7 @@ static const double ENGINE_LATE = 0.1, ENGINE_PAUSE = 0.05; /* seconds */
 static const double TICK_SECONDS = 1.0, TICK_LATE = 0.05;
 static const double HANDSHAKES_SECONDS = 0.3, LAST_SECONDS = 1.0, DRAIN_TICK_SECONDS = 0.05;
 
-/* Takes the configuration that a reload has left, if there is one. */
+/* Takes the configuration that a reload has left. */
 static void take_config(struct worker *w) {
     const struct config *config = atomic_exchange(&thread_of(w)->new_config, NULL);
     if (!config)
@@ -58,8 +55,7 @@ static void free_closed(struct worker *w) {
 
 /* ---- the end of a worker ------------------------------------------------------------------------------ */
 
-/* Makes the kernel drop new handshakes (a SYN without an ACK) before a listener is closed. Closing a listener resets
- * connections that were not accepted yet, also those made between the last accept and the close. */
+/* Has the kernel drop new handshakes (SYN) before a listener closes: that resets connections not accepted yet. */
 static void refuse_handshakes(int fd) {
     enum { FLAGS_AT = 13, SYN = 0x02, ACK = 0x10 }; /* in the TCP header */
     struct sock_filter code[] = {
@@ -77,29 +73,25 @@ static void refuse_handshakes(int fd) {
             "connections that are made while this process stops may be lost: the system takes no socket filter");
 }
 
-/* Whether a session may be closed now, before the time is over. */
-static bool done_with(const struct worker *w, const struct session *s) {
-    if (s->delays & DELAY_BLOCKED) /* the event that it waits for may come only after the end */
-        return true;
-    if (s->in_flight > 0 || s->out.unsent > 0)
-        return false;
-    char byte;
-    return !thread_of(w)->drain_careful ||
-           (!s->input && !(s->tls && tls_has_more(s->tls)) && recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0);
-}
-
+/* Closes the sessions that may be closed now, or (the time is over) all. */
 static void drain_sessions(struct worker *w, double now) {
-    if (now >= thread_of(w)->drain_until)
+    const struct worker_thread *t = thread_of(w);
+    bool late = now >= t->drain_until;
+    char byte;
+    if (late)
         accept_drop_guests(w);
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
-        if (now >= thread_of(w)->drain_until || done_with(w, s))
+        bool quiet = s->in_flight == 0 && s->out.unsent == 0;
+        bool read = !t->drain_careful || (quiet && !s->input && !(s->tls && tls_has_more(s->tls)) &&
+                                          recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0);
+        /* the event that a blocked session waits for may come only after the end */
+        if (late || (s->delays & DELAY_BLOCKED) || (quiet && read))
             session_close(s, "the proxy stops");
     }
 }
 
-/* Hands one part of the leases over. With parts 1 hands over all: another thread may have ended before this thread's
- * sessions did. Returns whether nothing is left. */
+/* Hands one part of the leases over, with parts 1 also of threads that have ended. Returns whether nothing is left. */
 static bool hand_leases_over(struct worker *w, unsigned part, unsigned parts) {
     if (atomic_load(&w->shared->lets_go))
         return true;
@@ -137,7 +129,7 @@ static void stop_begin(struct worker *w, bool careful) {
     presence_end(w);
     thread_of(w)->drain_careful = careful;
     ev_timer_stop(w->loop, &thread_of(w)->tick);
-    accept_close(w);
+    accept_close(w, false);
     if (careful)
         return;
     accept_drop_guests(w);
@@ -145,32 +137,26 @@ static void stop_begin(struct worker *w, bool careful) {
     session_finish(LIST_ENTRY(it, struct session, link));
 }
 
-/* Continues to leave. A thread stays until the last client of any thread has left, since each thread renews its part of
- * the leases. */
-static void leave_on(struct worker *w, double now) {
-    invariant(w->leaving && !w->stopping, "a worker leaves that was not told to");
-    struct worker_thread *t = thread_of(w);
-    if (t->accepting && now >= t->drain_from + HANDSHAKES_SECONDS)
-        accept_close(w);
-    bool late = now >= t->drain_until;
-    if (!late && (atomic_load(&w->shared->accepting) > 0 || atomic_load(&w->shared->clients) > 0))
-        return; /* a thread has not closed its listeners, or a client is connected */
-    if (late && w->index == 0)
-        log_notice("Clients that are still connected after shutdown-timeout: %llu. Each is closed between two requests",
-                   (unsigned long long)atomic_load(&w->shared->clients));
-    t->drain_until += LAST_SECONDS;
-    stop_begin(w, true);
-}
-
-/* Checks at intervals whether the end is reached, since the end of a session causes no event here. The end of the turn
- * does the rest. */
+/* Checks at intervals whether the end is reached; the end of the turn does the rest. A thread that leaves stays until
+ * the last client of any thread has left, since each thread renews its part of the leases. */
 static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
+    struct worker_thread *t = thread_of(w);
     double now = worker_steady(w);
-    if (!w->stopping)
-        leave_on(w, now);
-    if (!w->stopping)
-        return;
+    bool late = now >= t->drain_until;
+    if (!w->stopping) {
+        invariant(w->leaving, "a worker leaves that was not told to");
+        if (t->accepting && now >= t->drain_from + HANDSHAKES_SECONDS)
+            accept_close(w, false);
+        if (!late && (atomic_load(&w->shared->accepting) > 0 || atomic_load(&w->shared->clients) > 0))
+            return; /* a thread has not closed its listeners, or a client is connected */
+        if (late && w->index == 0)
+            log_notice(
+                "Clients that are still connected after shutdown-timeout: %llu. Each is closed between two requests",
+                (unsigned long long)atomic_load(&w->shared->clients));
+        t->drain_until += LAST_SECONDS;
+        stop_begin(w, true);
+    }
     drain_sessions(w, now);
     hand_leases_over(w, w->index, w->shared->threads);
 }
@@ -187,20 +173,6 @@ static void bound_set(struct worker *w, int64_t bound_ms) {
     ev_timer_start(w->loop, &t->drain);
 }
 
-static void drain_leave(struct worker *w, int64_t bound_ms, bool handed) {
-    struct worker_thread *t = thread_of(w);
-    w->leaving = true;
-    bound_set(w, bound_ms);
-    ROOMS_CALL(w, worker_leaves, w);
-    for (size_t i = 0; i < t->listener_count && t->accepting && !handed; i++)
-        if (!t->listeners[i].shared)
-            refuse_handshakes(t->listeners[i].io.fd);
-    if (handed || !t->accepting)
-        accept_close(w);
-    else
-        accept_close_shared(w);
-}
-
 /* ---- the end of a turn -------------------------------------------------------------------------------- */
 
 static void look_again(struct ev_loop *loop, struct ev_idle *look, int events) {
@@ -211,11 +183,10 @@ static void gathering_over(struct ev_loop *loop, struct ev_timer *timer, int eve
 
 /* Does all the work that this turn's callbacks have left. Sessions that may go on send more upstream, and a failing
  * upstream lets more sessions go on: so it repeats until both are quiet.
- * Writing to the nodes is held back once, while the loop checks for readable clients without waiting. If there are also
- * replies to write, clients get these first, and their next requests join the same write to the nodes. Otherwise
- * clients form small groups that take turns, each with its own read and write at the node. Where clients and Redis
- * share a core, a node then got only 2.7 requests at a time. Requests of sessions that went on are not held back: they
- * were there before, and the node has nothing else to do. */
+ * If there are also replies to write, writing to the nodes is held back once, while the loop checks for readable
+ * clients without waiting: their next requests join the same write. Otherwise clients form small groups that take turns
+ * (where clients and Redis share a core, a node got only 2.7 requests at a time). Requests of sessions that went on are
+ * not held back: the node has nothing else to do. */
 static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
     struct worker *w = prepare->data;
     struct list_node *n;
@@ -229,8 +200,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
     else
         ev_idle_stop(w->loop, &thread_of(w)->slice);
     do {
-        /* Of many sessions, the node gets the first requests while the others' are being made: else it has nothing to
-         * do meanwhile, and the proxy nothing while it answers. */
+        /* Of many sessions, the node gets the first requests while the others' are being made. */
         for (unsigned resumed = 1; (n = list_first(&w->runnable)); resumed++) {
             session_resume(LIST_ENTRY(n, struct session, runnable_link));
             if (resumed % RESUMED_AT_ONCE == 0)
@@ -245,7 +215,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
             session_flush(LIST_ENTRY(n, struct session, dirty_link));
     } while (!list_empty(&w->runnable) || !list_empty(&w->jobs));
     if (!list_empty(&w->gathering) && !ev_is_active(&thread_of(w)->gather)) {
-        /* There must be a turn in which the replies that still wait are written. */
+        /* a turn in which the replies that still wait are written */
         ev_timer_set(&thread_of(w)->gather, GATHER_US / 1e6, 0.);
         ev_timer_start(w->loop, &thread_of(w)->gather);
     }
@@ -263,8 +233,8 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
 
 /* ---- time ---------------------------------------------------------------------------------------- */
 
-/* Sends the proxy's own questions to Redis. Not after the process was stopped for a moment: due work comes first. If
- * ticks are always late, it asks all the same. */
+/* Sends the proxy's own questions, but not after the process was stopped: due work comes first. If ticks are always
+ * late, it asks all the same. */
 static void ask_around(struct worker *w, double now) {
     double since = now - thread_of(w)->ticked; /* a tick after a late one comes sooner */
     bool punctual = since > TICK_SECONDS - TICK_LATE && since < TICK_SECONDS + TICK_LATE;
@@ -281,8 +251,7 @@ static void ask_around(struct worker *w, double now) {
 
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
-    /* After a burst memory is given back: in the pools, and in malloc, where a few pieces in use keep the free memory
-     * between them. */
+    /* After a burst memory is given back, by the pools, and by malloc. */
     chunk_pool_shrink(&w->chunks);
     request_pools_shrink(w);
     if (w->index == 0)
@@ -315,9 +284,8 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     }
 }
 
-/* A late tick of the engine is put off once. A process that was stopped has not read yet which clients have left, and
- * their leases must not be renewed before that. Other threads get a moment to read, too. It is put off only once, since
- * ticks may always be late. */
+/* A late tick of the engine is put off once: a process that was stopped has not read yet which clients have left, and
+ * their leases must not be renewed before that. Other threads get a moment to read, too. */
 static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     thread_of(w)->engine_waits = !thread_of(w)->engine_waits && ev_now(loop) - w->engine_at > ENGINE_LATE;
@@ -347,8 +315,17 @@ static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     if (stop_ms >= 0 && !(w->stopping && !thread_of(w)->drain_careful)) {
         bound_set(w, stop_ms);
         stop_begin(w, false);
-    } else if (leave_ms >= 0 && !w->leaving && !w->stopping)
-        drain_leave(w, leave_ms, atomic_load(&thread_of(w)->handed));
+    } else if (leave_ms >= 0 && !w->leaving && !w->stopping) {
+        struct worker_thread *t = thread_of(w);
+        bool handed = atomic_load(&t->handed);
+        w->leaving = true;
+        bound_set(w, leave_ms);
+        ROOMS_CALL(w, worker_leaves, w);
+        for (size_t i = 0; i < t->listener_count && t->accepting && !handed; i++)
+            if (!t->listeners[i].shared)
+                refuse_handshakes(t->listeners[i].io.fd);
+        accept_close(w, !handed && t->accepting);
+    }
 }
 
 void worker_stop(struct worker *w, int64_t bound_ms) {
@@ -387,8 +364,6 @@ static void worker_open(struct worker *w, const char *error) {
     thread_of(w)->ready(thread_of(w)->ready_arg, error);
 }
 
-/* Notes whether the node serves clients that have not logged in. If it does not, they get Redis's limits for such
- * clients. */
 static void probed(struct worker *w, const char *error) {
     if (!error && !w->opened && w->index == 0)
         capacity_tick(w); /* before any client can ask for connections */
@@ -461,15 +436,12 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     thread_of(w)->ready_arg = opening->arg;
     atomic_init(&thread_of(w)->stop_ms, -1);
     atomic_init(&thread_of(w)->leave_ms, -1);
-    list_init(&w->sessions);
-    list_init(&w->dirty);
-    list_init(&w->gathering);
-    list_init(&w->runnable);
-    list_init(&w->eased);
-    list_init(&w->closed);
-    list_init(&w->free_calls);
-    list_init(&w->jobs);
-    list_init(&w->slices);
+    struct list_node *const lists[] = {
+        &w->sessions, &w->dirty,      &w->gathering, &w->runnable, &w->eased,
+        &w->closed,   &w->free_calls, &w->jobs,      &w->slices,   &thread_of(w)->masters,
+    };
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        list_init(lists[i]);
     chunk_pool_init(&w->chunks, CHUNKS_KEPT);
     resp_request_init(&w->scanner);
     text_init(&w->build);
@@ -520,7 +492,7 @@ void worker_free(struct worker *w) {
     ROOMS_CALL(w, worker_ends, w);
     upstream_free(w->upstream); /* fails what is in flight, so that the slots go back to the free lists */
     accept_drop_guests(w);
-    accept_close(w);
+    accept_close(w, false);
     struct list_node *n;
     while ((n = stack_pop(&w->free_requests)))
         memory_free(LIST_ENTRY(n, struct request, link));
@@ -538,7 +510,7 @@ void worker_free(struct worker *w) {
     memory_free(w->scratch);
     pthread_mutex_destroy(&thread_of(w)->board.mutex);
     memory_free(thread_of(w)->board.nodes);
-    memory_free(thread_of(w)->masters);
+    free_list(&thread_of(w)->masters, offsetof(struct asked_master, link));
     host_watch_clear(w);
     readable_clear(&w->readable);
     ev_loop_destroy(w->loop);

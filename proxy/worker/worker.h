@@ -25,13 +25,15 @@ struct worker;
 /* A listening descriptor. */
 struct worker_socket {
     int fd;
-    bool tls;    /* its clients begin with a handshake */
-    bool shared; /* another process has the same socket, and accepts the clients that this process does not */
+    unsigned thread; /* the index of the worker that accepts its clients */
+    bool tls;        /* its clients begin with a handshake */
+    bool shared;     /* another process has the same socket, and accepts the clients that this process does not */
+    bool copy;       /* of another thread's descriptor: both are one socket */
 };
 
 /* How a worker comes by its clients. */
 struct worker_opening {
-    const struct worker_socket *sockets; /* copied; the worker closes the descriptors */
+    const struct worker_socket *sockets; /* of all threads; copied; the worker closes the descriptors of its own */
     size_t socket_count;
     /* Called once, in the worker's thread, when it accepts clients; error as in upstream_events. */
     void (*ready)(void *arg, const char *error);
@@ -43,44 +45,26 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
 struct ev_loop *worker_loop(struct worker *w);
 /* Runs until worker_stop or worker_leave has done its work. */
 void worker_run(struct worker *w);
-/* Makes the worker stop accepting, finish requests in flight for at most bound_ms, and return from worker_run.
- * Thread-safe. */
+/* Has the worker stop accepting, finish requests in flight within bound_ms, and return from worker_run. Thread-safe. */
 void worker_stop(struct worker *w, int64_t bound_ms);
-/* Makes the worker stop accepting, serve its clients until the last one of any thread has left, for at most bound_ms,
- * and return from worker_run. `handed`: another process also has the sockets. worker_stop may follow. Thread-safe. */
+/* Has the worker stop accepting, serve its clients until the last one of any thread has left, within bound_ms, and
+ * return from worker_run. `handed`: another process also has the sockets. worker_stop may follow. Thread-safe. */
 void worker_leave(struct worker *w, int64_t bound_ms, bool handed);
 /* Replaces the worker's configuration: at once if it is the calling thread's worker, which must be between two events,
- * and else in the worker's next turn. It takes a reference. Thread-safe. */
+ * else in its next turn. It takes a reference. Thread-safe. */
 void worker_set_config(struct worker *w, const struct config *config);
-/* Report what operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY
- * RULES. */
-void worker_report_info(struct worker *w, const struct report *r);
-/* Shows the result of w->walk. Returns false if the pattern takes too long to match. */
-bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
-/* Report for PROXY TOP, at most max rows each. contended: the locks with most lost attempts, the most contended first.
- * longest: the oldest leases that the worker's current walk has found (none without a walk). */
-void worker_report_contended(struct worker *w, size_t max, const struct report *r);
-void worker_report_longest(struct worker *w, size_t max, const struct report *r);
-void worker_report_rules(struct worker *w, const struct report *r);
-/* Report for the status page: workloads whose workers share connections, contended locks, nodes; one row each. */
-void worker_report_shared(struct worker *w, const struct report *r);
-void worker_report_contention(struct worker *w, const struct report *r);
-/* Rows for PROXY CONTENTION: by pattern and client, the longest waits in all first. pattern NULL: all. False if the
- * pattern takes too long to match. */
-bool worker_report_times(struct worker *w, const char *pattern, size_t len, const struct report *r);
-void worker_report_nodes(struct worker *w, const struct report *r);
-/* worker_report_metrics reports for /metrics, over all threads. worker_unready: whether, as far as is known, no lock
- * could be had now, or with `all` the locks of some slots, or those under quorum, could not; appends the reason to
- * `why`. In the thread of the worker; worker_report_metrics in the first one's. */
+/* Reports what operators may see, from the worker's own thread. Of locks it shows the result of w->walk; without one
+ * PROXY LOCKS searches itself, and PROXY TOP shows none that is held. False: the pattern takes too long to match. */
+bool worker_report(struct worker *w, enum report_kind kind, const struct report *r);
+/* Reports for /metrics, over all threads, from the first worker's. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);
+/* Whether, as far as is known, no lock could be had now, or with `all` the locks of some slots, or those under quorum,
+ * could not; appends the reason to `why`. In the worker's thread. */
 bool worker_unready(struct worker *w, bool all, struct text *why);
 /* How many key patterns seen since then look like locks and match no rule. */
 size_t worker_unruled(struct worker *w, int64_t since_ms);
-/* Reports PROXY ADVISE: each line is a text without a name. */
-void worker_report_advice(struct worker *w, const struct report *r);
-/* Writes the mark by which a new process knows its Redis (same_redis.c), for two minutes. Calls `done` once, perhaps
- * before this function returns; `error` is Redis's or the proxy's error, borrowed, or NULL. In the first worker's
- * thread. The mark is copied. */
+/* Writes the mark by which a new process knows its Redis (same_redis.c), for two minutes. Calls `done` once, perhaps at
+ * once; `error` is Redis's or the proxy's error, borrowed, or NULL. In the first worker's thread. */
 void lock_space_mark(struct worker *w, const char *mark, void (*done)(void *arg, const char *error), void *arg);
 /* Whether the error says that the proxy's own user may not use the mark. Then processes can't be compared. */
 bool lock_space_forbidden(const char *error);

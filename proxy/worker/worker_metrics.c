@@ -23,29 +23,33 @@ enum { RULES_MEASURED = 100 };
 
 /* ---- boards -------------------------------------------------------------------------------------- */
 
-static bool is_down(const struct node_figures *f) {
-    return f->why[0] || strcmp(f->state, "down") == 0;
+bool node_is_down(const struct node_figures *f) {
+    return f->why[0] || strcmp(f->info.state, "down") == 0;
 }
 
-/* The worse one of two threads' states of a node: the one that an operator should see. */
-static const char *graver_state(const char *a, const char *b) {
-    static const char *const order[] = {"down", "connecting", "up"};
-    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)
-        if (strcmp(a, order[i]) == 0 || strcmp(b, order[i]) == 0)
-            return order[i];
-    return a;
-}
-
+#define ROW(field) offsetof(struct upstream_node_info, field)
 static const struct metric_row figure_rows[] = {
-#define FIGURE_ROW(field, name, type, family, help)                                                                    \
-    {name, type, family, "node", NULL, help, offsetof(struct node_figures, field)},
-    NODE_FIGURES(FIGURE_ROW)
-#undef FIGURE_ROW
-};
+    {"slots", "gauge", "upstream_slots", "node", NULL, "Slots that the node serves.", ROW(slots)},
+    {"connections", "gauge", "upstream_connections", "node", NULL, "Shared connections to the node.", ROW(connections)},
+    {"pinned", "gauge", "upstream_pinned_connections", "node", NULL,
+     "Connections to the node that one client has for itself.", ROW(pinned)},
+    {"pinned_refused", "counter", "upstream_pinned_refused_total", "node", NULL,
+     "Requests refused because the limit of connections for single clients was reached.", ROW(pins_refused)},
+    {"in_flight", "gauge", "upstream_requests_in_flight", "node", NULL, "Requests sent to the node and not answered.",
+     ROW(in_flight)},
+    {"unsent", "gauge", "upstream_unsent_bytes", "node", NULL, "Bytes that wait to be written to the node.",
+     ROW(unsent_bytes)},
+    {"requests", "counter", "upstream_requests_total", "node", NULL, "Requests sent to the node.", ROW(requests)},
+    {"reconnects", "counter", "upstream_reconnects_total", "node", NULL,
+     "Connections to the node that replaced another.", ROW(reconnects)},
+    {"redirects", "counter", "upstream_redirects_total", "node", NULL, "MOVED and ASK from the node.", ROW(redirects)},
+    {"replica_reads", "counter", "replica_reads_total", "node", NULL,
+     "Reads that went to the node as a replica (read-from).", ROW(replica_reads)}};
 
 const struct metric_table node_figures_table = {figure_rows, sizeof(figure_rows) / sizeof(figure_rows[0])};
 
 static void add_figures(struct node_board *b, const struct node_figures *from) {
+    static const char *const graver[] = {"down", "connecting", "up"};
     struct node_figures *f = NULL;
     for (size_t i = 0; i < b->count && !f; i++)
         if (strcmp(b->nodes[i].address, from->address) == 0)
@@ -53,33 +57,30 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
     if (!f) {
         b->nodes = memory_realloc(b->nodes, (b->count + 1) * sizeof(*b->nodes));
         f = &b->nodes[b->count++];
-        *f = (struct node_figures){.state = "idle"};
+        *f = (struct node_figures){.info.state = "idle"};
         snprintf(f->address, sizeof(f->address), "%s", from->address);
     }
-    f->state = graver_state(f->state, from->state);
-    f->master |= from->master;
-    f->replica |= from->replica;
+    struct upstream_node_info *to = &f->info;
+    const char *state = to->state; /* the worse one of two threads' is the one that an operator should see */
+    for (size_t i = sizeof(graver) / sizeof(graver[0]); i-- > 0;)
+        if (strcmp(to->state, graver[i]) == 0 || strcmp(from->info.state, graver[i]) == 0)
+            state = graver[i];
+    to->state = state;
+    to->master |= from->info.master;
+    to->replica |= from->info.replica;
     if (!f->why[0])
         memcpy(f->why, from->why, sizeof(f->why));
-    f->slots = 0; /* each thread has its copy of the slot map */
-#define FIGURE_ADD(field, ...) f->field += from->field;
-    NODE_FIGURES(FIGURE_ADD)
-#undef FIGURE_ADD
-    f->pinned_max = from->pinned_max > f->pinned_max ? from->pinned_max : f->pinned_max;
+    to->slots = 0; /* each thread has its copy of the slot map */
+    for (size_t i = 0; i < node_figures_table.count; i++)
+        *(uint64_t *)((char *)to + figure_rows[i].offset) += metric_value(&figure_rows[i], &from->info);
+    to->pinned_max = from->info.pinned_max > to->pinned_max ? from->info.pinned_max : to->pinned_max;
     histogram_add(&f->round_trips, &from->round_trips);
-    f->round_trip_us = f->round_trip_us > from->round_trip_us ? f->round_trip_us : from->round_trip_us;
+    if (from->info.round_trip_us > to->round_trip_us) /* the longest of all threads */
+        to->round_trip_us = from->info.round_trip_us;
 }
 
 static void put_node(void *arg, const struct upstream_node_info *node) {
-    struct node_figures f = {.state = node->state,
-                             .master = node->master,
-                             .replica = node->replica,
-#define FIGURE_OF(field, ...) .field = node->field,
-                             NODE_FIGURES(FIGURE_OF)
-#undef FIGURE_OF
-                                 .pinned_max = node->pinned_max,
-                             .round_trips = *node->round_trips,
-                             .round_trip_us = node->round_trip_us};
+    struct node_figures f = {.info = *node, .round_trips = *node->round_trips};
     snprintf(f.address, sizeof(f.address), "%s", node->address);
     add_figures(arg, &f);
 }
@@ -107,33 +108,15 @@ void node_board_sum(struct worker *w, struct node_board *sum) {
     }
 }
 
-/* Whether there are rules with `quorum`, and too few witnesses vote. */
-static bool lacks_witnesses(struct worker *w, struct text *why) {
-    size_t votes = 0, count = witness_count(w->witnesses), i = 0;
-    struct witness_view v;
-    while (i < lock_rules_count(w->config->rules) && lock_rules_get(w->config->rules, i)->quorum != LOCK_QUORUM_YES)
-        i++;
-    if (i == lock_rules_count(w->config->rules))
-        return false;
-    for (size_t n = 0; n < count; n++) {
-        witness_look(w->witnesses, n, &v);
-        votes += v.votes;
-    }
-    if (votes >= vote_majority((unsigned)count))
-        return false;
-    text_printf(why, "locks under quorum can't be acquired: %zu of %zu witnesses vote", votes, count);
-    return true;
-}
-
 bool worker_unready(struct worker *w, bool all, struct text *why) {
     struct node_board sum = {.count = 0};
     const struct node_figures *down = NULL;
-    unsigned served = 0;
+    uint64_t served = 0;
     node_board_sum(w, &sum);
     for (size_t i = 0; i < sum.count; i++) {
         const struct node_figures *f = &sum.nodes[i];
-        served += is_down(f) ? 0 : f->slots;
-        down = is_down(f) && f->slots > 0 && (!down || !down->why[0]) ? f : down;
+        served += node_is_down(f) ? 0 : f->info.slots;
+        down = node_is_down(f) && f->info.slots > 0 && (!down || !down->why[0]) ? f : down;
     }
     bool unready = all ? served < SLOT_COUNT : served == 0;
     if (unready && down)
@@ -141,30 +124,19 @@ bool worker_unready(struct worker *w, bool all, struct text *why) {
     else if (unready)
         text_printf(why, "%s", "no node of the upstream is known");
     memory_free(sum.nodes);
-    return unready || (all && lacks_witnesses(w, why));
-}
-
-void worker_report_nodes(struct worker *w, const struct report *r) {
-    struct node_board sum = {.count = 0};
-    node_board_sum(w, &sum);
-    for (size_t i = 0; i < sum.count; i++) {
-        const struct node_figures *f = &sum.nodes[i];
-        r->row(r->arg);
-        r->text(r->arg, "address", f->address, strlen(f->address));
-        r->number(r->arg, "up", !is_down(f));
-        r->number(r->arg, "slots", (int64_t)f->slots);
-        r->number(r->arg, "connections", (int64_t)(f->connections + f->pinned));
-        r->number(r->arg, "pinned", (int64_t)f->pinned);
-        r->number(r->arg, "pinned-refused", (int64_t)f->pins_refused);
-        r->number(r->arg, "in-flight", (int64_t)f->in_flight);
-        r->number(r->arg, "unsent-bytes", (int64_t)f->unsent_bytes);
-        r->number(r->arg, "requests", (int64_t)f->requests);
-        r->number(r->arg, "reconnects", (int64_t)f->reconnects);
-        r->number(r->arg, "redirects", (int64_t)f->redirects);
-        r->number(r->arg, "replica-reads", (int64_t)f->replica_reads);
-        r->number(r->arg, "round-trip-us", f->round_trip_us);
+    size_t rule = 0, rules = lock_rules_count(w->config->rules), votes = 0, count = witness_count(w->witnesses);
+    while (rule < rules && lock_rules_get(w->config->rules, rule)->quorum != LOCK_QUORUM_YES)
+        rule++;
+    if (unready || !all || rule == rules)
+        return unready;
+    for (size_t n = 0; n < count; n++) {
+        struct witness_view v;
+        witness_look(w->witnesses, n, &v);
+        votes += v.votes;
     }
-    memory_free(sum.nodes);
+    if (votes < vote_majority((unsigned)count))
+        text_printf(why, "locks under quorum can't be acquired: %zu of %zu witnesses vote", votes, count);
+    return votes < vote_majority((unsigned)count);
 }
 
 /* ---- families ------------------------------------------------------------------------------------ */
@@ -187,12 +159,12 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
     node_board_sum(w, &sum);
     family(m, "upstream_up", "gauge", "1 if the node can be reached and would give a lock, as far as is known.");
     for (size_t n = 0; n < sum.count; n++)
-        sample(m, "node", sum.nodes[n].address, is_down(&sum.nodes[n]) ? 0 : 1);
+        sample(m, "node", sum.nodes[n].address, node_is_down(&sum.nodes[n]) ? 0 : 1);
     for (size_t i = 0; i < node_figures_table.count; i++) {
         const struct metric_row *row = &node_figures_table.rows[i];
         family(m, row->family, row->type, row->help);
         for (size_t n = 0; n < sum.count; n++)
-            sample(m, "node", sum.nodes[n].address, (double)metric_value(row, &sum.nodes[n]));
+            sample(m, "node", sum.nodes[n].address, (double)metric_value(row, &sum.nodes[n].info));
     }
     family(m, "upstream_round_trip_seconds", "histogram",
            "From the writing of a request on a shared connection to its reply, of a sample: the newest request of a "
@@ -219,16 +191,6 @@ static void put_latency(void *arg, const char *name, const struct histogram *h) 
     to->metrics->histogram(to->metrics->arg, to->label, name, h);
 }
 
-static void measure_latency(struct worker *w, const struct metric_sink *m) {
-    if (!w->config->latency_tracking)
-        return;
-    struct latency_samples commands = {m, "command"}, clients = {m, "client"};
-    family(m, "command_seconds", "histogram", "From a request's arrival to its node's answer, by command.");
-    latency_each(w->shared->latency, LATENCY_COMMANDS, put_latency, &commands);
-    family(m, "client_seconds", "histogram", "From a request's arrival to its node's answer, by the client's name.");
-    latency_each(w->shared->latency, LATENCY_CLIENTS, put_latency, &clients);
-}
-
 static void measure_locks(struct worker *w, const struct metric_sink *m) {
     struct lock_stats stats;
     engine_stats(w->shared->engine, &stats);
@@ -244,37 +206,31 @@ static void measure_locks(struct worker *w, const struct metric_sink *m) {
         sample(m, "kind", lock_incident_name((enum lock_incident_kind)k), (double)stats.incidents[k]);
 }
 
-enum rule_figure { FIGURE_HITS, FIGURE_LATE, FIGURE_REFUSED };
-
-/* One figure of each rule or fence, by its pattern. If several have the same pattern, only the first is counted, since
- * only the first applies to keys. */
-static void measure_each(const struct lock_rules *rules, const struct metric_sink *m, bool fences,
-                         enum rule_figure figure) {
-    size_t count = fences ? lock_rules_fence_count(rules) : lock_rules_count(rules);
-    const struct lock_rule *(*get)(const struct lock_rules *, size_t) = fences ? lock_rules_fence : lock_rules_get;
-    for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
-        const struct lock_rule *rule = get(rules, i);
-        bool first = true;
-        for (size_t j = 0; j < i && first; j++)
-            first = strcmp(get(rules, j)->pattern, rule->pattern) != 0;
-        if (first)
-            sample(m, fences ? "fence" : "rule", rule->pattern,
-                   (double)atomic_load(figure == FIGURE_HITS   ? &rule->hits
-                                       : figure == FIGURE_LATE ? &rule->fence->late
-                                                               : &rule->fence->refused));
+/* By pattern. If several rules have the same, only the first is counted, since only that applies to keys. */
+static void measure_rules(const struct lock_rules *rules, const struct metric_sink *m) {
+    enum { HITS, FENCE_HITS, LATE, REFUSED, FIGURES };
+    static const char *const families[FIGURES][2] = {
+        {"rule_hits_total", "Commands on keys that the lock rule matched, of the first 100 rules."},
+        {"fence_hits_total", "Commands on data that the fence matched, of the first 100 fences."},
+        {"fence_late_writes_total", "Writes of fenced data by clients that had lost its lock."},
+        {"fence_refused_writes_total", "Writes of fenced data that were refused: late, or without the lock."}};
+    for (unsigned figure = 0; figure < FIGURES; figure++) {
+        bool fences = figure != HITS;
+        size_t count = fences ? lock_rules_fence_count(rules) : lock_rules_count(rules);
+        const struct lock_rule *(*get)(const struct lock_rules *, size_t) = fences ? lock_rules_fence : lock_rules_get;
+        family(m, families[figure][0], "counter", families[figure][1]);
+        for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
+            const struct lock_rule *rule = get(rules, i);
+            size_t j = 0;
+            while (strcmp(get(rules, j)->pattern, rule->pattern) != 0)
+                j++;
+            if (j == i)
+                sample(m, fences ? "fence" : "rule", rule->pattern,
+                       (double)atomic_load(figure == LATE      ? &rule->fence->late
+                                           : figure == REFUSED ? &rule->fence->refused
+                                                               : &rule->hits));
+        }
     }
-}
-
-static void measure_rules(struct worker *w, const struct metric_sink *m) {
-    family(m, "rule_hits_total", "counter", "Commands on keys that the lock rule matched, of the first 100 rules.");
-    measure_each(w->rules, m, false, FIGURE_HITS);
-    family(m, "fence_hits_total", "counter", "Commands on data that the fence matched, of the first 100 fences.");
-    measure_each(w->rules, m, true, FIGURE_HITS);
-    family(m, "fence_late_writes_total", "counter", "Writes of fenced data by clients that had lost its lock.");
-    measure_each(w->rules, m, true, FIGURE_LATE);
-    family(m, "fence_refused_writes_total", "counter",
-           "Writes of fenced data that were refused: late, or without the lock.");
-    measure_each(w->rules, m, true, FIGURE_REFUSED);
 }
 
 static void measure_process(const struct proxy_shared *shared, const struct metric_sink *m) {
@@ -347,8 +303,15 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     single(m, "permits_held", "gauge", "Permits of semaphores that were not given back.",
            (double)permits_held(shared->permits));
     measure_nodes(w, m);
-    measure_latency(w, m);
+    if (w->config->latency_tracking) {
+        struct latency_samples commands = {m, "command"}, clients = {m, "client"};
+        family(m, "command_seconds", "histogram", "From a request's arrival to its node's answer, by command.");
+        latency_each(shared->latency, LATENCY_COMMANDS, put_latency, &commands);
+        family(m, "client_seconds", "histogram",
+               "From a request's arrival to its node's answer, by the client's name.");
+        latency_each(shared->latency, LATENCY_CLIENTS, put_latency, &clients);
+    }
     measure_locks(w, m);
-    measure_rules(w, m);
+    measure_rules(w->rules, m);
     measure_process(shared, m);
 }

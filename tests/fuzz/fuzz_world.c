@@ -10,8 +10,7 @@
 #include "parser/command.h"
 #include "parser/slot.h"
 #include "proxy/observe/observe.h"
-#include "proxy/admin/incidents.h"
-#include "proxy/admin/proxy_report.h"
+#include "proxy/admin/admin.h"
 #include "proxy/base/log.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/lock/permits.h"
@@ -37,15 +36,13 @@ static struct {
 /* ---- the proxy's surroundings --------------------------------------------------------------------- */
 
 static void record_incident(void *arg, const struct lock_incident *i) {
-    struct incident out = {.time_ms = i->time_ms,
-                           .kind = lock_incident_name(i->kind),
-                           .key = i->key.name,
-                           .key_len = i->key.len,
-                           .client = i->client ? i->client : "",
-                           .holder = "",
-                           .command = i->command ? i->command : "",
-                           .action = i->action ? i->action : ""};
-    incidents_add(world.incidents, &out);
+    struct incident out = {.time_ms = i->time_ms};
+    out.key_len = i->key.len < sizeof(out.key) ? i->key.len : sizeof(out.key);
+    memcpy(out.key, i->key.name, out.key_len);
+    snprintf(out.kind, sizeof(out.kind), "%s", lock_incident_name(i->kind));
+    snprintf(out.client, sizeof(out.client), "%s", i->client ? i->client : "");
+    snprintf(out.command, sizeof(out.command), "%s", i->command ? i->command : "");
+    incidents_add(world.incidents, &out, i->action ? i->action : "");
 }
 
 static const char *incident_kind(size_t i) {
@@ -54,15 +51,8 @@ static const char *incident_kind(size_t i) {
 
 static bool run_admin(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count,
                       bool resp3, struct text *reply) {
-    struct admin_source source = {.worker = w,
-                                  .info = worker_report_info,
-                                  .locks = worker_report_locks,
-                                  .contended = worker_report_contended,
-                                  .longest = worker_report_longest,
-                                  .rules = worker_report_rules,
-                                  .advice = worker_report_advice,
-                                  .incidents = world.incidents,
-                                  .incident_kind = incident_kind};
+    struct admin_source source = {
+        .worker = w, .report = worker_report, .incidents = world.incidents, .incident_kind = incident_kind};
     return admin_command(&source, words, lens, count, resp3, reply);
 }
 

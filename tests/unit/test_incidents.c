@@ -11,8 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proxy/admin/http.h"
-#include "proxy/admin/incidents.h"
+#include "proxy/admin/admin.h"
 #include "proxy/base/log.h"
 
 enum { ROWS = 256, START = 1000000, LOG_ROOM = 8 << 20 };
@@ -52,19 +51,17 @@ static unsigned logged(const char *word, char line[4096]) {
 }
 
 static void add(struct incidents *i, const char *kind, const char *identity, int64_t ms) {
-    char client[64];
-    snprintf(client, sizeof(client), "%s:%d", identity, (int)(ms % 1000));
-    const struct incident incident = {.time_ms = START + ms,
-                                      .kind = kind,
-                                      .rule = "lock:*",
-                                      .key = "lock:a",
-                                      .key_len = 6,
-                                      .identity = identity,
-                                      .client = client,
-                                      .holder = "somebody",
-                                      .command = "DEL",
-                                      .action = "refused"};
-    incidents_add(i, &incident);
+    struct incident incident = {.time_ms = START + ms,
+                                .rule = "lock:*",
+                                .key = "lock:a",
+                                .key_len = 6,
+                                .holder = "somebody",
+                                .command = "DEL",
+                                .action = "refused"};
+    snprintf(incident.kind, sizeof(incident.kind), "%s", kind);
+    snprintf(incident.identity, sizeof(incident.identity), "%s", identity);
+    snprintf(incident.client, sizeof(incident.client), "%s:%d", identity, (int)(ms % 1000));
+    incidents_add(i, &incident, incident.action);
 }
 
 struct seen {
@@ -154,16 +151,16 @@ static void sum_up(void *arg, const struct incident_sum *s) {
     sums->last = s->count;
     sums->groups++;
     sums->count += s->count;
-    assert_true(s->first_ms <= s->last_ms && s->key_len == 6);
-    if (strcmp(s->identity, "(others)") == 0) {
+    assert_true(s->first_ms <= s->last->time_ms && s->last->key_len == 6);
+    if (strcmp(s->last->identity, "(others)") == 0) {
         sums->others += s->count;
-        assert_string_equal(s->rule, "");
+        assert_string_equal(s->last->rule, "");
     } else {
-        assert_string_equal(s->rule, "lock:*");
+        assert_string_equal(s->last->rule, "lock:*");
     }
-    if (strcmp(s->identity, "a") == 0) {
+    if (strcmp(s->last->identity, "a") == 0) {
         sums->first_ms = s->first_ms - START;
-        sums->last_ms = s->last_ms - START;
+        sums->last_ms = s->last->time_ms - START;
     }
 }
 

@@ -347,7 +347,7 @@ def check_check(results):
         ("proxy/session/core/session.c", '"', "proxy/admin/metrics.h", False),
         ("proxy/admin/proxy_report.c", '"', "proxy/base/text.h", True),
         ("proxy/admin/proxy_report.c", '"', "proxy/lock/engine.h", False),
-        ("proxy/admin/http.c", "<", "ev.h", False),
+        ("proxy/admin/pages.c", "<", "ev.h", False),
         ("proxy/main.c", '"', "proxy/worker/worker.h", True),
         ("proxy/main.c", "<", "ev.h", True),
         ("proxy/config/config.c", '"', "proxy/lock/rule.h", True),
