@@ -230,8 +230,6 @@ static bool report_locks(struct worker *w, const struct report *r) {
     char text[160];
     if (w->walk)
         engine_walk_each(w->walk, report_lease, &rows);
-    else
-        engine_each_lease(w->shared->engine, worker_now(w), LOCKS_SHOWN_MAX, report_lease, &rows);
     if (before.leases > 0) { /* a row without a key for the leases of the process that leaves */
         int n = snprintf(text, sizeof(text), "process %lld, which leaves, has %lld more leases and %lld clients",
                          (long long)before.pid, (long long)before.leases, (long long)before.clients);

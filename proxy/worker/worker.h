@@ -53,8 +53,8 @@ void worker_leave(struct worker *w, int64_t bound_ms, bool handed);
 /* Replaces the worker's configuration: at once if it is the calling thread's worker, which must be between two events,
  * else in its next turn. It takes a reference. Thread-safe. */
 void worker_set_config(struct worker *w, const struct config *config);
-/* Reports what operators may see, from the worker's own thread. Of locks it shows the result of w->walk; without one
- * PROXY LOCKS searches itself, and PROXY TOP shows none that is held. False: the pattern takes too long to match. */
+/* Reports what operators may see, from the worker's own thread. Of leases it shows the result of w->walk, none without
+ * a walk. False: the pattern takes too long to match. */
 bool worker_report(struct worker *w, enum report_kind kind, const struct report *r);
 /* Reports for /metrics, over all threads, from the first worker's. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);

@@ -23,7 +23,6 @@
 #include "proxy/session/core/private.h"
 
 enum {
-    GATHER_MOST_US = 50000,          /* so long a reply may wait for the next one of its session */
     GATHERED_MAX = 4096,             /* waiting output above which a reply does not wait for the next one */
     OUTPUT_HOLD = SESSION_OWES_MAX,  /* waiting output above which the rest of a reply is left to the node */
     OUTPUT_LOW = 256 * 1024,         /* waiting output at which reading the reply continues */
