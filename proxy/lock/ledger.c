@@ -4,7 +4,6 @@
  */
 #include "proxy/lock/ledger.h"
 
-#include "parser/invariant.h"
 #include "parser/resp.h"
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"

@@ -1,6 +1,4 @@
-/*
- * What the engine shows to operators: counters, and the leases that are believed live. Changes nothing.
- */
+/* What the engine shows to operators: counters, and the leases that are believed live. Changes nothing. */
 #include "proxy/lock/lease.h"
 
 #include <stdio.h>

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/table.h"
 #include "proxy/lock/hash.h"
@@ -350,30 +349,6 @@ void permits_end(struct permit_ledger *l, struct permit_op *op) {
     pthread_mutex_unlock(&l->mutex);
 }
 
-static void permit_new(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
-    struct permit *p = memory_zalloc(sizeof(*p) + take->len);
-    *p = (struct permit){.name = op->key->name,
-                         .rule = take->rule,
-                         .shape = take->shape,
-                         .n = take->shape == PERMIT_COUNT ? take->n : 1,
-                         .login = take->sender->login,
-                         .key = op->key,
-                         .seq = ++l->seq,
-                         .taken_ms = take->now_ms,
-                         .len = take->len};
-    p->key->refs++;
-    lock_rules_ref(take->rule->set);
-    strncpy(p->who, take->sender->who, sizeof(p->who) - 1);
-    score_set(p, take->score, take->score_len);
-    if (take->len > 0)
-        memcpy(p->text, take->text, take->len);
-    list_init(&p->of_due);
-    permit_attach(l, p, take->sender->session, take->sender->client);
-    if (p->rule->lease_ms > 0)
-        list_append(&l->leased, &p->of_due);
-    atomic_fetch_add(&l->uses, 1);
-}
-
 bool permits_take(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
     pthread_mutex_lock(&l->mutex);
     bool counts = op->seq > op->key->reset_seq;
@@ -387,8 +362,29 @@ bool permits_take(struct permit_ledger *l, const struct permit_op *op, const str
         permit_over(l, before);
     else if (before)
         op->key->alike = true;
-    if (counts && fits)
-        permit_new(l, op, take);
+    if (counts && fits) {
+        struct permit *p = memory_zalloc(sizeof(*p) + take->len);
+        *p = (struct permit){.name = op->key->name,
+                             .rule = take->rule,
+                             .shape = take->shape,
+                             .n = take->shape == PERMIT_COUNT ? take->n : 1,
+                             .login = take->sender->login,
+                             .key = op->key,
+                             .seq = ++l->seq,
+                             .taken_ms = take->now_ms,
+                             .len = take->len};
+        p->key->refs++;
+        lock_rules_ref(take->rule->set);
+        strncpy(p->who, take->sender->who, sizeof(p->who) - 1);
+        score_set(p, take->score, take->score_len);
+        if (take->len > 0)
+            memcpy(p->text, take->text, take->len);
+        list_init(&p->of_due);
+        permit_attach(l, p, take->sender->session, take->sender->client);
+        if (p->rule->lease_ms > 0)
+            list_append(&l->leased, &p->of_due);
+        atomic_fetch_add(&l->uses, 1);
+    }
     pthread_mutex_unlock(&l->mutex);
     return fits || !counts;
 }

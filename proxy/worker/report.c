@@ -208,12 +208,11 @@ static void report_lease(void *arg, const struct lock_view *v) {
         r->number(r->arg, "one-shot-left-ms", v->one_shot_ms > rows->now_ms ? v->one_shot_ms - rows->now_ms : 0);
     const struct proxy_shared *shared = rows->worker->shared;
     uint64_t hash = engine_key_hash(shared->engine, &v->key);
-    struct waiting_view waits = waiting_of(shared->waiting, &v->key, hash);
     int64_t steady_ms = worker_steady_ms(rows->worker);
+    struct text who = {0};
+    struct waiting_view waits = waiting_of(shared->waiting, &v->key, hash, WAITERS_SHOWN, steady_ms, &who);
     r->number(r->arg, "waiting", (int64_t)waits.count);
     r->number(r->arg, "longest-wait-ms", waits.count ? steady_ms - waits.since_ms : 0);
-    struct text who = {0};
-    waiting_who(shared->waiting, &v->key, hash, WAITERS_SHOWN, steady_ms, &who);
     r->text(r->arg, "waiters", who.data ? who.data : "", who.len);
     text_clear(&who);
 }
@@ -253,19 +252,20 @@ bool worker_report_locks(struct worker *w, const char *pattern, size_t len, cons
 
 void worker_report_contended(struct worker *w, size_t max, const struct report *r) {
     struct proxy_shared *shared = w->shared;
-    struct lock_fight *fights = memory_alloc((max + 1) * sizeof(*fights));
+    struct lock_contention *fights = memory_alloc((max + 1) * sizeof(*fights));
     size_t count = engine_most_contended(shared->engine, worker_now(w), fights, max);
     for (size_t i = 0; i < count; i++) {
-        const struct lock_fight *f = &fights[i];
+        const struct lock_contention *f = &fights[i];
         struct lock_key key = {.db = f->db, .name = f->name, .len = f->name_len};
         r->row(r->arg);
         r->text(r->arg, "key", f->name, f->name_len);
         r->number(r->arg, "db", f->db);
-        r->number(r->arg, "lost", f->lost);
-        r->number(r->arg, "lost-now", f->lost_now);
+        r->number(r->arg, "lost", f->all);
+        r->number(r->arg, "lost-now", f->lost[0]);
         if (!f->cut)
-            r->number(r->arg, "waiting",
-                      (int64_t)waiting_of(shared->waiting, &key, engine_key_hash(shared->engine, &key)).count);
+            r->number(
+                r->arg, "waiting",
+                (int64_t)waiting_of(shared->waiting, &key, engine_key_hash(shared->engine, &key), 0, 0, NULL).count);
     }
     memory_free(fights);
 }
@@ -361,8 +361,8 @@ static void report_fight(void *arg, const struct lock_contention *c) {
     for (size_t i = CONTENTION_MINUTES; i-- > 0;)
         len += (size_t)snprintf(minutes + len, sizeof(minutes) - len, "%s%u", len ? " " : "", c->lost[i]);
     r->row(r->arg);
-    r->text(r->arg, "key", c->key.name, c->key.len);
-    r->number(r->arg, "db", c->key.db);
+    r->text(r->arg, "key", c->name, c->name_len);
+    r->number(r->arg, "db", c->db);
     r->number(r->arg, "waiters", c->waiters);
     r->text(r->arg, "lost-by-minute", minutes, len); /* the present minute is last */
 }
