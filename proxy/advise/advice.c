@@ -103,7 +103,6 @@ static void add_pattern(struct text *l, const char *before, const char *pattern)
     lock_rule_word(l, pattern);
 }
 
-/* Adds the rule that fits a row, as a line of the configuration. */
 static void add_rule(struct text *l, const struct evidence *r) {
     static const char *const KINDS[] = {"string", "list", "hash", "counter"};
     const char *before = " kind ";

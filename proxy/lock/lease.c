@@ -45,7 +45,6 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
 
 /* ---- which sessions hear of an end ----------------------------------------------------------- */
 
-/* Whether the claim's connection is its worker's own. */
 static bool is_own(const struct claim *c) {
     if (c->rule->owner == LOCK_OWNER_CONNECTION)
         return true;

@@ -12,7 +12,6 @@
 
 enum { POOLED_MAX = 4096 };
 
-/* A session or a client. */
 struct permit_party {
     struct table_link link;
     uint64_t id;
@@ -131,7 +130,6 @@ static void permit_attach(struct permit_ledger *l, struct permit *p, uint64_t se
     l->held += p->n;
 }
 
-/* Frees a permit that is in no list. */
 static void permit_free(struct permit_ledger *l, struct permit *p) {
     key_put(l, p->key);
     lock_rules_unref(p->rule->set);
@@ -144,7 +142,6 @@ static void permit_over(struct permit_ledger *l, struct permit *p) {
     permit_free(l, p);
 }
 
-/* Takes n off a permit of a counter. */
 static void permit_lower(struct permit_ledger *l, struct permit *p, int64_t n) {
     invariant(n > 0 && n <= p->n, "%lld permits of %lld", (long long)n, (long long)p->n);
     if (n == p->n) {

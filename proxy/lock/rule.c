@@ -261,7 +261,6 @@ void lock_rule_word_show(const char *word, char *out, size_t size) {
     snprintf(out + n, size - n, "%s", *word ? "..." : "");
 }
 
-/* Whether a rule of semaphores may have the option. */
 static bool option_of_semaphores(const struct rule_option *o) {
     return o->offset == RULE_AT(mode) || o->offset == RULE_AT(kinds) || o->offset == RULE_AT(owner) ||
            o->offset == RULE_AT(lease_ms);

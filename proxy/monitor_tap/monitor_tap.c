@@ -290,14 +290,12 @@ static void ask_for(struct monitor_tap *o, const struct lock_event *sight, uint6
     o->asked_hash = hash;
 }
 
-/* Whether the event is on the lock of the script that runs. */
 static bool in_script(const struct monitor_tap *o, const struct lock_event *sight) {
     const struct lock_key *key = &o->script_event.key;
     return o->script.kind != ADVISE_SCRIPT_OTHER && sight->key.db == key->db && sight->key.len == key->len &&
            memcmp(sight->key.name, key->name, key->len) == 0;
 }
 
-/* Whether the command sets a field of a hash if it is not there. */
 static bool sets_field(const struct command *c) {
     return c->id == COMMAND_HSETNX || c->id == COMMAND_HSETEX;
 }
@@ -457,7 +455,6 @@ static void script_called(struct monitor_tap *o, const struct monitor_line *line
 
 /* ---- lines ---- */
 
-/* A connection's CLIENT commands about itself. */
 static void on_client(struct monitor_tap *o, struct talker *t) {
     const struct resp_request *r = &o->request;
     size_t len;
@@ -472,7 +469,7 @@ static void on_client(struct monitor_tap *o, struct talker *t) {
     identify(o, t);
 }
 
-/* Handles commands without keys. True: the command was one. */
+/* Commands without keys. False: it is none. */
 static bool on_other(struct monitor_tap *o, struct talker *t, const struct monitor_line *line,
                      const struct command *c) {
     switch ((int)c->id) {
@@ -531,7 +528,6 @@ bool tap_asks(struct monitor_tap *o, const char **key, size_t *len) {
     return true;
 }
 
-/* Whether the line belongs to the connection that asks. */
 static bool is_self(struct monitor_tap *o, const struct monitor_line *line, const struct command *c) {
     size_t len;
     if (!o->word[0])

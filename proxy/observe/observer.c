@@ -420,7 +420,6 @@ static bool owner_left(const struct observer *a, const struct key_memory *p, boo
     return left == ((p->session + 1) | ADVISE_LEFT_ONE_SHOT) || (!one_shot && left == p->session + 1);
 }
 
-/* Counts a lock of a one-shot client, once. */
 static void count_one_shot(const struct observer *a, struct key_memory *p, struct evidence *row) {
     bool counts = p->unending && owner_left(a, p, true);
     p->unending &= !counts;
@@ -640,7 +639,6 @@ static void note_written(struct note *n) {
         note_acquired(n);
 }
 
-/* Counts in the row what permit_event has found. */
 static void note_permit(struct note *n) {
     n->row->kinds |= ADVISE_PERMITS;
     n->row->events++;
@@ -720,7 +718,6 @@ static void note_odd(struct note *n) {
     }
 }
 
-/* The place for what was pushed to the list, or popped from it. */
 static uint64_t token_hash(const struct note *n, bool popped) {
     return node_hash(popped ? hash_number(n->hash) : n->hash, ~n->value);
 }
