@@ -10,7 +10,6 @@
 
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
-#include "proxy/lock/engine.h"
 #include "proxy/lock/thresholds.h"
 
 enum {
@@ -62,27 +61,7 @@ static bool sleepers(const struct evidence *r) {
            (r->kinds & ~(unsigned)ADVISE_STRING) == 0;
 }
 
-static void add_model(struct text *l, const struct evidence *r) {
-    if (r->kinds & ADVISE_LIST)
-        text_printf(l, "a list lock; ");
-    if (is_semaphore(r))
-        text_printf(l, "a semaphore, whose permits a crash loses; ");
-    if (handed_over(r))
-        text_printf(l, "released by other clients than acquired");
-    else if (multiplexed(r))
-        text_printf(l, "one connection for several workers");
-    else if (r->crossed >= CROSSINGS)
-        text_printf(l, "a pool of connections");
-    else if (own(r, SESSION_ROW))
-        text_printf(l, "a connection for each worker");
-    else
-        text_printf(l, "connections not known");
-    if (r->library[0])
-        text_printf(l, " (%s)", r->library);
-}
-
-/* The option `owner`, or "". The default learns by itself whether it is `connection` or `client`: naming it saves that.
- */
+/* The option `owner`, or "". The default learns `connection` or `client` by itself: naming it saves that. */
 static const char *owner_of(const struct evidence *r) {
     if (handed_over(r) && r->by_other_bare >= HANDED_OVER) /* the rules do not stop a script */
         return " owner any";
@@ -118,21 +97,12 @@ static void add_counts(struct text *l, const struct evidence *r) {
         text_printf(l, ", releases slept through %llu, ms lost with each %llu", r->stood, r->stood_ms / r->stood);
 }
 
-static const char *values(const struct evidence *r) {
-    if (r->valued < 2)
-        return "values not known";
-    return r->repeated == 0              ? "values distinct"
-           : r->repeated * 2 > r->valued ? "values constant"
-                                         : "values partly the same";
-}
-
 /* Adds a text, and the pattern behind it in the syntax of the configuration. */
 static void add_pattern(struct text *l, const char *before, const char *pattern) {
     text_printf(l, "%s", before);
     lock_rule_word(l, pattern);
 }
 
-/* Adds the rule that fits a row, as a line of the configuration. */
 static void add_rule(struct text *l, const struct evidence *r) {
     static const char *const KINDS[] = {"string", "list", "hash", "counter"};
     const char *before = " kind ";
@@ -217,8 +187,26 @@ static struct verdict verdict_of(const struct evidence *r) {
 void advise_line(const struct evidence *r, struct text *l) {
     add_pattern(l, "", r->pattern);
     text_printf(l, " by %s: ", r->client);
-    add_model(l, r);
-    text_printf(l, "; %s; ", values(r));
+    if (r->kinds & ADVISE_LIST)
+        text_printf(l, "a list lock; ");
+    if (is_semaphore(r))
+        text_printf(l, "a semaphore, whose permits a crash loses; ");
+    if (handed_over(r))
+        text_printf(l, "released by other clients than acquired");
+    else if (multiplexed(r))
+        text_printf(l, "one connection for several workers");
+    else if (r->crossed >= CROSSINGS)
+        text_printf(l, "a pool of connections");
+    else
+        text_printf(l, own(r, SESSION_ROW) ? "a connection for each worker" : "connections not known");
+    if (r->library[0])
+        text_printf(l, " (%s)", r->library);
+    if (r->valued < 2)
+        text_printf(l, "; values not known; ");
+    else if (r->repeated == 0)
+        text_printf(l, "; values distinct; ");
+    else
+        text_printf(l, r->repeated * 2 > r->valued ? "; values constant; " : "; values partly the same; ");
     add_counts(l, r);
     text_printf(l, "; %s; %llu events: ",
                 !r->ruled    ? "outside of the rules"
@@ -230,17 +218,6 @@ void advise_line(const struct evidence *r, struct text *l) {
         text_printf(l, "%s", why);
     else
         add_rule(l, r);
-}
-
-static void dead_line(const struct evidence *r, struct text *l) {
-    add_pattern(l, "dead lock: ", r->dead_key);
-    text_printf(l, " by %s: no expiry, its owner is gone, %llu attempts lost since: DEL it, ", r->client, r->dead_lost);
-    if (r->ruled) {
-        text_printf(l, "and let the rule enforce a lease");
-    } else {
-        text_printf(l, "and let it end by itself from now on: ");
-        add_rule(l, r);
-    }
 }
 
 static void losers_line(const struct evidence *r, struct text *l) {
@@ -495,11 +472,16 @@ void advise_each(struct observer *o, const struct lock_rules *rules, int64_t now
     memcpy(lines.row, rows.row, rows.count * sizeof(*rows.row));
     add_up(&lines);
     each_unsafe(&lines, fn, arg);
-    for (size_t i = 0; i < rows.count; i++)
-        if (rows.row[i].dead_lost) {
-            dead_line(&rows.row[i], &line);
-            say(&line, fn, arg);
-        }
+    for (const struct evidence *r = rows.row; r < rows.row + rows.count; r++) {
+        if (!r->dead_lost)
+            continue;
+        add_pattern(&line, "dead lock: ", r->dead_key);
+        text_printf(&line, " by %s: no expiry, its owner is gone, %llu attempts lost since: DEL it, and let %s",
+                    r->client, r->dead_lost, r->ruled ? "the rule enforce a lease" : "it end by itself from now on: ");
+        if (!r->ruled)
+            add_rule(&line, r);
+        say(&line, fn, arg);
+    }
     size_t count = rules ? unruled(&lines, rules, 0) : 0;
     advise_unruled_text(count, text, sizeof(text));
     if (count > 0)

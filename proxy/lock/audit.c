@@ -54,7 +54,6 @@ static bool lost_before(const struct audit *a) {
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
-/* Applies what the script would have said. Returns the outcome. */
 static enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outcome, uint64_t fence) {
     struct lock_result *r = a->result;
     r->outcome = outcome;
@@ -103,13 +102,11 @@ static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
     return outcome;
 }
 
-/* Judges a command of the holder that has written the lock. */
 static enum lock_outcome wrote(struct audit *a) {
     learn_wrote(a->f);
     return audit_conclude(a, LOCK_DONE, a->live->fence);
 }
 
-/* The live lease goes on with another value. */
 static enum lock_outcome written_over(struct audit *a) {
     struct claim *live = a->live;
     audit_conclude(a, LOCK_HELD, live->fence);

@@ -9,28 +9,17 @@
 
 #include "proxy/base/memory.h"
 
-_Static_assert((int)LOCK_FIGHT_NAME_MAX == (int)CONTENTION_KEY_MAX, "what is kept of a name is shown");
-
-/* How many bytes of the key's name are kept. */
-static size_t kept(const struct contention *c) {
-    return c->len < CONTENTION_KEY_MAX ? c->len : CONTENTION_KEY_MAX;
-}
-
-static uint64_t total(const uint32_t lost[CONTENTION_MINUTES]) {
-    uint64_t sum = 0;
-    for (size_t i = 0; i < CONTENTION_MINUTES; i++)
-        sum += lost[i];
-    return sum;
-}
-
-/* Moves the counts on, so that lost[0] counts the present minute. */
+/* Moves the counts on, so that lost[0] counts the present minute, and adds them up. */
 static void age(struct contention *c, int64_t now_ms) {
     int64_t minute = now_ms / 60000, passed = minute - c->minute;
-    if (passed <= 0)
-        return;
-    for (size_t i = CONTENTION_MINUTES; i-- > 0;)
-        c->lost[i] = (int64_t)i >= passed ? c->lost[i - (size_t)passed] : 0;
-    c->minute = minute;
+    uint64_t all = 0;
+    for (size_t i = CONTENTION_MINUTES; i-- > 0;) {
+        if (passed > 0)
+            c->of.lost[i] = (int64_t)i >= passed ? c->of.lost[i - (size_t)passed] : 0;
+        all += c->of.lost[i];
+    }
+    c->minute = passed > 0 ? minute : c->minute;
+    c->of.all = all < UINT32_MAX ? (uint32_t)all : UINT32_MAX;
 }
 
 void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash, int64_t now_ms) {
@@ -40,31 +29,34 @@ void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash
     for (size_t i = 0; i < CONTENTION_WAYS; i++) {
         age(&set[i], now_ms);
         if (set[i].used && set[i].hash == hash) {
-            set[i].lost[0]++;
+            set[i].of.lost[0]++;
             return;
         }
-        if (!place || total(set[i].lost) < total(place->lost))
+        if (!place || set[i].of.all < place->of.all)
             place = &set[i];
     }
+    bool cut = key->len > CONTENTION_NAME_MAX;
     *place = (struct contention){
-        .hash = hash, .minute = place->minute, .lost = {1}, .db = key->db, .len = (uint32_t)key->len, .used = true};
-    memcpy(place->name, key->name, kept(place));
+        .hash = hash,
+        .minute = place->minute,
+        .used = true,
+        .of = {.db = key->db, .lost = {1}, .cut = cut, .name_len = cut ? CONTENTION_NAME_MAX : key->len}};
+    memcpy(place->of.name, key->name, place->of.name_len);
 }
 
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg) {
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
     for (size_t n = 0; sh->contention && n < CONTENTION_SETS * CONTENTION_WAYS; n++) {
-        struct contention *c = &sh->contention[n];
-        age(c, now_ms);
-        if (total(c->lost) == 0)
-            continue;
-        struct lock_contention view = {.key = {.db = c->db, .name = c->name, .len = kept(c)}, .cut = kept(c) < c->len};
-        const struct entry *en = view.cut ? NULL : entry_find(sh, &view.key, c->hash);
+        struct lock_contention *of = &sh->contention[n].of;
+        const struct lock_key key = {of->db, of->name, of->name_len};
+        age(&sh->contention[n], now_ms);
+        of->waiters = 0;
+        const struct entry *en = of->cut || of->all == 0 ? NULL : entry_find(sh, &key, sh->contention[n].hash);
         for (const struct contender *w = en && en->live_fence ? entry_contender_list(en) : NULL; w; w = w->next)
-            view.waiters += w->lost && w->lost_fence == en->live_fence;
-        memcpy(view.lost, c->lost, sizeof(view.lost));
-        fn(arg, &view);
+            of->waiters += w->lost && w->lost_fence == en->live_fence;
+        if (of->all > 0)
+            fn(arg, of);
     }
 }
 
@@ -140,32 +132,25 @@ struct lock_times engine_other_times(struct lock_engine *e) {
 /* ---- lost attempts ----------------------------------------------------------------------------- */
 
 struct ranking {
-    struct lock_fight *out;
+    struct lock_contention *out;
     size_t count, max;
 };
 
 /* Puts a lock into the list of the locks with most lost attempts. */
 static void rank(void *arg, const struct lock_contention *c) {
     struct ranking *r = arg;
-    struct lock_fight *out = r->out;
-    uint64_t lost = total(c->lost);
     size_t at = r->count;
-    while (at > 0 && out[at - 1].lost < lost)
+    while (at > 0 && r->out[at - 1].all < c->all)
         at--;
     if (at == r->max)
         return;
     size_t kept_count = r->count < r->max ? r->count : r->max - 1;
-    memmove(&out[at + 1], &out[at], (kept_count - at) * sizeof(*out));
-    out[at] = (struct lock_fight){.db = c->key.db,
-                                  .lost = lost < UINT32_MAX ? (uint32_t)lost : UINT32_MAX,
-                                  .lost_now = c->lost[0],
-                                  .name_len = c->key.len,
-                                  .cut = c->cut};
-    memcpy(out[at].name, c->key.name, c->key.len);
+    memmove(&r->out[at + 1], &r->out[at], (kept_count - at) * sizeof(*c));
+    r->out[at] = *c;
     r->count = kept_count + 1;
 }
 
-size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_fight *out, size_t max) {
+size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_contention *out, size_t max) {
     struct ranking ranking = {.out = out, .max = max};
     engine_each_contention(e, now_ms, rank, &ranking);
     return ranking.count;

@@ -4,7 +4,6 @@
  *      engine_begin   entry, session's peer ──> attribute ──> plan
  *      engine_finish  answer ──> learn (which lease is live, which have ended) ──> apply (by the command's verb)
  */
-#include "parser/invariant.h"
 #include "proxy/lock/outcome.h"
 
 #include <inttypes.h>
@@ -93,18 +92,14 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->verb = verb;
     plan->login = login;
     plan->begun_ms = now_ms;
-    plan->claim = plan->claim_fence = plan->group = plan->field = 0;
+    plan->claim = plan->claim_fence = plan->group = plan->field = plan->read_fence = 0;
     plan->short_record = plan->several = plan->uses = plan->counted = plan->first_release = plan->twice =
-        plan->repeats = false;
+        plan->repeats = plan->held_back = plan->undone = plan->seen_known = plan->data_free = false;
     plan->patient = s->patient && !queued;
     plan->named = __builtin_expect(s->named != NULL, false) ? take_named(e, s) : 0;
-    plan->held_back = false;
     plan->queued = plan->transaction = queued;
-    plan->undone = false;
     plan->claim_token[0] = '\0';
     plan->claim_len = 0;
-    plan->read_fence = 0;
-    plan->seen_known = plan->data_free = false;
     plan->seen_len = 0;
     plan->seen_long = NULL;
     uint64_t hash = plan->hash = key_hash(e, s, key, &plan->pattern);

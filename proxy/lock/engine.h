@@ -50,15 +50,13 @@ struct lock_session {
     uint64_t shards; /* private: a bit for each shard that knows this session */
     uint32_t login;  /* opaque, set by the session layer at ..._identify: whose upstream connections it uses */
     bool patient;    /* set by the session layer: the next command may be held back (lock_plan.held_back) */
-    /* Set by the session layer for the next command: the value that the lock must have (DELIFEQ), borrowed; NULL: none.
-     */
+    /* Set by the session layer for the next command: the value that the lock must have, borrowed; NULL: any. */
     const char *named;
     size_t named_len;
-    /* Set by the session layer: the client's round trip; 0: under 1 ms, or not known. The mean counts a busy client's
-     * delays. */
+    /* Set by the session layer: the client's round trip; 0: under 1 ms, or not known. The mean counts its delays. */
     uint16_t trip_ms, shortest_trip_ms;
-    bool one_shot; /* set by the session layer before engine_session_close: besides its login, the session has sent one
-                    * command only, and its client closed the connection in good order */
+    bool one_shot; /* set by the session layer before it closes: besides its login, the session has sent one command
+                      only */
     /* Private to engine.c: the last key, since a release usually follows the acquisition. */
     struct {
         uint64_t hash, pattern;
@@ -88,14 +86,12 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
 /* The session sent a lock command while an earlier request was unanswered, in another read. A single worker waits for
  * each answer, so the session carries several workers' commands. */
 void engine_session_overlapped(struct lock_engine *e, struct lock_session *s);
-/* Notes the library's name (CLIENT SETINFO lib-name). Returns whether it sends several workers' commands over one
- * connection. */
+/* Notes the library's name. Returns whether it sends several workers' commands over one connection. */
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len);
 /* Closes a session, whose id stays valid for engine_finish. With s->one_shot, a lock that it has just acquired is kept
  * for the rule's `one-shot`. The sink hears of abandoned leases, and of releases under `on-disconnect release`. */
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
-/* Whether leases of closed sessions are still to be abandoned: by engine_tick, a few hundred at a time. The sessions'
- * logins are needed until then. */
+/* Whether engine_tick has leases of closed sessions still to abandon; the sessions' logins are needed until then. */
 bool engine_departs(struct lock_engine *e);
 /* The identity as text, borrowed, for guard records and people. */
 const char *lock_client_name(const struct lock_client *c, size_t *len);
@@ -119,8 +115,7 @@ enum lock_verb_flag {
     VERB_SAYS = 1 << 11      /* it writes a whole value over the present one: engine_says */
 };
 
-/* VERB(name, what PROXY EXPLAIN calls it, flags). What a command means to a lock; the session layer derives it from the
- * command and its options. */
+/* VERB(name, what PROXY EXPLAIN calls it, flags). What a command means to a lock. */
 #define LOCK_VERBS(VERB)                                                                                               \
     VERB(LOCK_ACQUIRE, "acquire", VERB_ACQUIRES | VERB_CLAIMS | VERB_ATTEMPTS) /* SETNX, SET NX */                     \
     /* SET with an expiry, SETEX, PSETEX: may acquire */                                                               \
@@ -176,8 +171,7 @@ struct lock_key {
     size_t len;
 };
 
-/* RIGHT(name, the scripts' word): ARGV 5, which leases a command may touch besides its claim's (arguments.lua,
- * list.lua). */
+/* RIGHT(name, the scripts' word): ARGV 5, which leases a command may touch besides its claim's (arguments.lua). */
 #define LOCK_RIGHTS(RIGHT)                                                                                             \
     RIGHT(RIGHT_CLAIM, "claim")                                                                                        \
     RIGHT(RIGHT_ADOPT, "adopt")                                                                                        \
@@ -259,13 +253,11 @@ static inline int64_t lock_plan_lease_ms(const struct lock_plan *plan) {
     return plan->right == RIGHT_OLDER ? plan->older_ms : plan->rule ? plan->rule->lease_ms : 0;
 }
 
-/* ARGV 8, plan->seen_len bytes if plan->seen_known: the value that the session was shown, or for LOCK_QUEUE_* the
- * party. */
+/* ARGV 8, valid if plan->seen_known: the value that the session was shown, or for LOCK_QUEUE_* the party. */
 static inline const char *lock_plan_seen(const struct lock_plan *plan) {
     return plan->seen_len > LOCK_SEEN_SHORT ? plan->seen_long : plan->seen_short;
 }
-/* Sets ARGV 8 to a copy of at most LOCK_SEEN_MAX bytes. engine_finish frees seen_long, or a caller without
- * engine_begin. */
+/* Sets ARGV 8 to a copy of LOCK_SEEN_MAX bytes at most; engine_finish, or a caller without it, frees seen_long. */
 void lock_plan_see(struct lock_plan *plan, const char *data, size_t len);
 
 /* The outcome in the script's answer (its envelope), or what became of the script. */
@@ -307,8 +299,8 @@ struct lock_result {
                           held: what the lock is held with, if the script names it; LOCK_QUEUE_*: the node pushed,
                           named, or that the granted lease is for; else NULL */
     size_t value_len;
-    const char *shown; /* acquire, swap, refused: the value that the answer shows; LOCK_QUEUE_READ: the node that the
-                          command names; NULL: none */
+    const char *shown; /* acquire, swap, refused: the value shown; LOCK_QUEUE_READ: the node that the command names;
+                          NULL: none */
     size_t shown_len;
     uint64_t lost;          /* dead heads of a list lock that were removed */
     const char *lost_owner; /* the identity of the last one's owner; borrowed, may be NULL */
@@ -323,10 +315,10 @@ struct lock_result {
     int64_t shifted_ms; /* C3: another proxy has counted a release of the client for an older lease, and refused it: how
                          * long the older lease's release is still expected, 1 at least; 0: no such release */
     union {
-        uint64_t replicas; /* LOCK_UNCONFIRMED: how many replicas had it in time; or, with `witnesses`, how many
-                            * witnesses have answered */
-        int64_t waits_ms;  /* LOCK_GRANTED, LOCK_HELD: for how long a session has waited at another proxy; 0: none has,
-                            * or the script was not asked */
+        uint64_t replicas; /* LOCK_UNCONFIRMED: how many replicas had it in time; or, with `witnesses`, how many have
+                              answered */
+        int64_t waits_ms;  /* LOCK_GRANTED, LOCK_HELD: for how long a session has waited at another proxy; 0: none, or
+                              not asked */
     };
 };
 
@@ -343,8 +335,7 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan);
  * behind a release. `acquires`: `before` may acquire, whatever its plan says. False: look no further back. */
 bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
                        const struct lock_plan **acquirer);
-/* Makes a command use the lease that `earlier` may acquire (engine_looks_back), in place of its own claim. To be called
- * before either command is finished. */
+/* Makes a command use the lease that `earlier` may acquire, in place of its own claim. Before either is finished. */
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms);
 
 /* K2: which value a command writes (VERB_SAYS), told between engine_begin and the script. If the client's live lease
@@ -371,15 +362,13 @@ bool engine_claim_lasts(struct lock_engine *e, const struct lock_plan *plan, int
 
 /* Discards the plan of a command that is begun once more later. Called in the session's thread. */
 void engine_put_off(struct lock_engine *e, const struct lock_plan *plan);
-/* Whether the refusing lease (its fence, or 0: the live one) was acquired by the attempt's own session. False for a
- * pooled one. */
+/* Whether the refusing lease (its fence, or 0: the live one) is the attempt's own session's, and that is not pooled. */
 bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms);
 /* C3: an attempt that goes on waiting was refused. Learns r->shifted_ms of that lease. */
 void engine_shifted(struct lock_engine *e, const struct lock_plan *plan, const struct lock_result *r, int64_t now_ms);
 /* The session that holds the key's live lease; 0: it is none of this proxy, or pooled. */
 uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64_t hash, int64_t now_ms);
-/* How a session that writes data stands to a lock: its client holds it; its lease is over, and was not released;
- * neither. */
+/* How a session stands to a lock: its client holds it; its lease is over, and was not released; neither. */
 enum lock_writer { WRITER_NONE, WRITER_HOLDS, WRITER_LATE };
 /* How a session writes, and under which lease: the newest that it has acquired and not released itself. Otherwise, or
  * if it is pooled, the newest of its client. Otherwise one that a closed session of its client has lost. 0: not known.
@@ -393,8 +382,7 @@ struct lock_writing {
 };
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms);
-/* Whether an enforced fence may name a lock in the database that the session holds, or has lost and not acquired again.
- */
+/* Whether an enforced fence may name a lock that the session holds, or has lost and not acquired again. */
 bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db);
 /* A reload brings other fences, for which leases count that are held. lock_rules_fenced_by was called before. */
 void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules);
@@ -408,8 +396,8 @@ void engine_remembered(struct lock_engine *e, const struct lock_plan *plan, cons
 bool engine_client_connected(struct lock_engine *e, uint64_t hash);
 uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key);
 
-/* Finishes a command: learns from the script's answer. `command` ("EXPIRE") and `client` (address and name) are for
- * incidents, borrowed. s NULL: the session is closed. */
+/* Learns from the script's answer. `command` and `client` (address and name) are for incidents. s NULL: it is closed.
+ */
 void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
                    const struct lock_result *result, const char *command, const char *client, int64_t now_ms);
 
@@ -459,8 +447,7 @@ struct lock_lease {
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
 /* This process stops: sessions that are closed from then on do not abandon their leases. From any thread, once. */
 void engine_leave(struct lock_engine *e);
-/* Redis has ended and kept no data: ends all leases, and reports at most `reports` (renewal_lost). Returns how many
- * there were. */
+/* Redis has ended and kept no data: ends all leases, and reports at most `reports`. Returns how many there were. */
 unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms);
 /* After engine_leave, asks the sink for a last renewal, for the rule's `handover`, of a part's leases. Returns for how
  * many, at most `max`; less: all are asked for. Called again after a while, since a renewal may fail, or its end come
@@ -478,8 +465,7 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
 
 /* ---- alarms -------------------------------------------------------------------------------- */
 
-/* A lease that seems over, while its session is connected and has not released it. Redis is asked before the session is
- * told. Borrowed. */
+/* A lease that seems over, while its session is connected and has not released it. Redis is asked first. Borrowed. */
 struct lock_alarm {
     struct lock_lease lease;      /* right RIGHT_LOOK */
     struct lock_session *session; /* valid during the callback alone */
@@ -487,8 +473,7 @@ struct lock_alarm {
     bool own; /* the connection is its worker's own */
 };
 
-/* Whether the session is still to hear of the lease's end: it has not released the lock, asked for it anew or written
- * it. */
+/* Whether the session is still to hear of the lease's end: it has not released the lock, or written it. */
 bool engine_alarm_waits(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token);
 enum alarm_end { ALARM_OVER, ALARM_KEPT, ALARM_UNKNOWN };
 /* Takes Redis's answer to the look that was sent at asked_ms. If the lease goes on, its claim lives again. */
@@ -710,28 +695,21 @@ void lock_times_add(struct lock_times *to, const struct lock_times *from);
 void engine_waited(struct lock_engine *e, const struct lock_plan *plan, int64_t ms, bool granted, int64_t now_ms);
 
 /* Attempts to acquire a lock that were lost. */
-enum { CONTENTION_MINUTES = 5 };
+enum { CONTENTION_MINUTES = 5, CONTENTION_NAME_MAX = 160 };
 struct lock_contention {
-    struct lock_key key;
-    bool cut;                          /* the name is only the beginning */
+    uint32_t db;
     uint32_t waiters;                  /* sessions that lost against the present holder and may try again */
+    uint32_t all;                      /* in all of the minutes */
     uint32_t lost[CONTENTION_MINUTES]; /* by minute, the present one first */
+    bool cut;                          /* the name is only the beginning */
+    size_t name_len;
+    char name[CONTENTION_NAME_MAX];
 };
 /* The locks that were fought over most lately, in no order; fn must not call the engine. */
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg);
-
-/* The same, with its own copy of the name. */
-enum { LOCK_FIGHT_NAME_MAX = 160 };
-struct lock_fight {
-    uint32_t db;
-    uint32_t lost, lost_now; /* lost attempts: in the last CONTENTION_MINUTES, and in the present minute */
-    size_t name_len;
-    char name[LOCK_FIGHT_NAME_MAX]; /* its beginning, where it is longer */
-    bool cut;
-};
 /* Finds the locks with the most lost attempts, in descending order. Returns how many. */
-size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_fight *out, size_t max);
+size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_contention *out, size_t max);
 
 /* Finds in steps the newest leases believed live, or delayed, at most max, and fewer if names are very long; `oldest`:
  * the oldest live ones. engine_walk_step returns whether there are more keys to look at. engine_walk_each calls fn for

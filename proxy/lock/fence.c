@@ -28,30 +28,20 @@ int lock_fence_stars(const char *p, bool classes) {
     return stars;
 }
 
-/* Appends as much of the text as fits. Returns the length that the whole text needs. */
-static size_t put(char *out, size_t size, size_t at, const char *text, size_t len) {
-    if (at < size && len > 0)
-        memcpy(out + at, text, len < size - at ? len : size - at);
-    return at + len;
-}
-
 size_t lock_fence_name(const char *pattern, size_t pattern_len, const char *lock, const char *key, size_t len,
                        char *out, size_t size) {
     struct glob_piece pieces[LOCK_FENCE_STARS];
     int count = glob_pieces(pattern, pattern_len, key, len, pieces, LOCK_FENCE_STARS), star = 0;
     size_t n = 0;
-    if (count < 0)
-        return 0;
-    for (const char *p = lock; *p; p++) {
-        if (*p == '*') {
-            if (star == count)
-                return 0;
-            n = put(out, size, n, pieces[star].text, pieces[star].len);
-            star++;
-            continue;
-        }
+    for (const char *p = lock; *p && count >= 0; p++) {
+        if (*p == '*' && star == count)
+            return 0;
+        bool starred = *p == '*';
         p += *p == '\\' && p[1];
-        n = put(out, size, n, p, 1);
+        const struct glob_piece piece = starred ? pieces[star++] : (struct glob_piece){p, 1};
+        if (n < size && piece.len > 0)
+            memcpy(out + n, piece.text, piece.len < size - n ? piece.len : size - n);
+        n += piece.len;
     }
     return n;
 }
@@ -105,8 +95,7 @@ size_t lock_fence_blur(const struct lock_rules *rules, const struct lock_rule *f
         shown, of_lock);
 }
 
-/* Checks one fence, with sample keys that its pattern matches. Names usually have digits or letters in place of
- * stars. */
+/* Checks one fence, with sample keys. Names usually have digits or letters in place of stars. */
 static bool fence_check(const struct lock_rules *rules, const struct lock_rule *rule, char *error, size_t size) {
     static const char FILLS[] = {'1', 'a'};
     const struct lock_fence *f = rule->fence;

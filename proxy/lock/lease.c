@@ -13,7 +13,6 @@
  */
 #include "proxy/lock/lease.h"
 
-#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 
@@ -21,8 +20,7 @@ enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
 enum { ALARMS_A_PEER = 64 };               /* a session that loses more at once hears of these */
 enum { BEATS = 64, BEAT_LEAST_MS = 1000 }; /* into so many parts a beat is divided; and how long it lasts at least */
 
-/* A lock with an expiry of its own, whose client has never released one under the rule, is a throttle, meant to run
- * out. */
+/* A lock with its own expiry, whose client has never released one under the rule, is a throttle, meant to run out. */
 static bool lease_release_expected(const struct shard *sh, const struct claim *c) {
     return c->fence && c->release == RELEASE_NONE &&
            (c->leased || (c->observed && !c->end_ms) || releaser_known(sh->engine, c->rule, c->peer->client));
@@ -47,7 +45,6 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
 
 /* ---- which sessions hear of an end ----------------------------------------------------------- */
 
-/* Whether the claim's connection is its worker's own. */
 static bool is_own(const struct claim *c) {
     if (c->rule->owner == LOCK_OWNER_CONNECTION)
         return true;
@@ -55,8 +52,7 @@ static bool is_own(const struct claim *c) {
            workload_dedicated(c->workload, c->peer);
 }
 
-/* Whether the session may hear of the lease's end. C6: a shared lease that makes way early was released by a colleague.
- */
+/* Whether the session may hear of the end. C6: a shared lease that makes way early was released by a colleague. */
 static bool may_hear(const struct shard *sh, const struct claim *c, enum lease_end why) {
     const struct peer *p = c->peer;
     if (!sh->engine->sink.alarm || !c->fence || p->closed || p->remote || !p->session || c->release != RELEASE_NONE ||
@@ -155,8 +151,7 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     int64_t inexact_ms = now_ms - since_ms + 50, moved_ms = end_ms - c->end_ms;
     if (moved_ms > inexact_ms)
         c->looked = false;
-    /* An expiry of the application's is renewed for its full length, which a command that leaves the end leaves, too.
-     */
+    /* An expiry of the application's is renewed for its full length. A command that leaves the end leaves that. */
     if (leased)
         c->period_ms = c->rule->lease_ms;
     else if (moved_ms > inexact_ms || moved_ms < -inexact_ms || c->leased)
@@ -288,8 +283,7 @@ static int64_t long_due(const struct shard *sh, const struct claim *c) {
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     int64_t due;
     if (!claim_ended(c)) {
-        /* Under audit a lock without an expiry is remembered, after its owner has left, for as long as its lease would
-         * have lasted. */
+        /* After its owner has left, an audited lock without an expiry is remembered for as long as its lease. */
         if (!c->end_ms && c->reported && (c->observed || c->rule->lease_ms))
             c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
         due = c->end_ms ? c->end_ms + grace_of(c) : NO_DEADLINE;

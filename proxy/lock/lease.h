@@ -12,8 +12,8 @@ enum lease_end {
     LEASE_FORCED /* released by PROXY RELEASE */
 };
 
-/* Starts a claim's lease, or changes its end. pttl_ms is the lock's PTTL some time since since_ms. `leased`: the expiry
- * is the proxy's own. */
+/* Starts a claim's lease, or changes its end. pttl_ms was read since since_ms. `leased`: the expiry is the proxy's own.
+ */
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms);
 /* Sets a lease's end from the answer to the command `began`. If another answer has set it since, the order in Redis is
  * unknown, and the later end is kept, for the holder's sake. Returns whether none had. */
@@ -46,11 +46,9 @@ void alarms_forget(struct peer *p, const struct lock_key *key, uint64_t but);
 
 /* ---- succession.c ------------------------------------------------------------------------------------ */
 
-/* The lease may have a successor from now on. It goes on counting for its orphan, unless its client has come to be
- * pooled. */
+/* The lease may have a successor from now on. It counts for its orphan, unless its client has come to be pooled. */
 void successor_may_come(struct shard *sh, struct claim *c);
-/* The owner has left. Returns whether the lease may be renewed for the session of the client that comes in its place.
- */
+/* The owner has left. Returns whether the lease may be renewed for a successor, which comes in its place. */
 bool successor_left(struct shard *sh, struct claim *c, int64_t now_ms);
 /* K: the session of this peer has proved to own the lease of a closed session, which is renewed for it from now on. */
 void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms);

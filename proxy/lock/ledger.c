@@ -4,7 +4,6 @@
  */
 #include "proxy/lock/ledger.h"
 
-#include "parser/invariant.h"
 #include "parser/resp.h"
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
@@ -230,10 +229,10 @@ inline void entry_settle(struct shard *sh, struct entry *en) {
 /* ---- peers ----------------------------------------------------------------------------------- */
 
 struct peer *peer_find(struct shard *sh, uint64_t id) {
-    struct table_link *it = table_chain(&sh->peers, id);
-    while (it && LIST_ENTRY(it, struct peer, link)->id != id)
-        it = it->next;
-    return it ? LIST_ENTRY(it, struct peer, link) : NULL;
+    for (struct table_link *it = table_chain(&sh->peers, id); it; it = it->next)
+        if (LIST_ENTRY(it, struct peer, link)->id == id)
+            return LIST_ENTRY(it, struct peer, link);
+    return NULL;
 }
 
 struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client) {

@@ -393,8 +393,8 @@ enum succession_state {
 
 struct claim {
     struct timer timer;
-    uint32_t told_by;   /* the low half of the number of the command or transaction whose answer set end_ms last; 0:
-                         * another answer was on its way meanwhile */
+    uint32_t told_by;   /* the low half of the number of the command whose answer set end_ms last; 0: another answer was
+                           on its way */
     struct claim *next; /* of the entry, younger */
     struct entry *entry;
     struct peer *peer;
@@ -447,8 +447,7 @@ struct claim {
     uint16_t others;   /* observed: what other sessions have added to the counter */
 };
 
-/* What a session has lost or was shown on a key. A session whose last attempt was refused is a loser, until it
- * acquires. */
+/* What a session has lost or was shown on a key. It is a loser from a refused attempt until it acquires. */
 struct contender {
     struct timer timer;
     struct contender *next, **at; /* next of the entry; the pointer to this contender */
@@ -506,14 +505,12 @@ struct alarm {
 };
 
 /* A row of contention.c's table. */
-enum { CONTENTION_SETS = 16, CONTENTION_WAYS = 4, CONTENTION_KEY_MAX = 160 };
+enum { CONTENTION_SETS = 16, CONTENTION_WAYS = 4 };
 struct contention {
     uint64_t hash;
-    int64_t minute; /* that lost[0] counts */
-    uint32_t lost[CONTENTION_MINUTES];
-    uint32_t db, len;
+    int64_t minute; /* that of.lost[0] counts */
     bool used;
-    char name[CONTENTION_KEY_MAX]; /* its beginning, where it is longer */
+    struct lock_contention of;
 };
 
 struct shard {
@@ -647,8 +644,7 @@ static inline int64_t claim_one_shot(const struct claim *c) {
 static inline int64_t claim_length(const struct claim *c) {
     return c->period_ms > 0 ? c->period_ms : 0;
 }
-/* Takes the claim out and frees it. Its entry and peer stay, even empty; claim_drop frees the peer, too, if nothing
- * refers to it. */
+/* Frees the claim. Its entry and peer stay, even empty; claim_drop frees the peer, too, if nothing refers to it. */
 void claim_remove(struct shard *sh, struct claim *c);
 void claim_drop(struct shard *sh, struct claim *c);
 

@@ -1,11 +1,10 @@
 /*
  * List locks: which session owns a node, what a session has in the queue, and what the scripts' answers mean.
  *
- * A node is known by its value, so Redis decides which party owns it (scripts/lua/list.lua). The engine says for which
- * party a session speaks, and how far that reaches. The party is the session, or its client if its sessions are pooled.
- * The session's contender remembers that nodes were pushed, for the moment when the session closes. The holder's lease
- * is a claim like any other. A session that was shown a node of its client at the head may be the holder, and has a
- * claim, too.
+ * A node is known by its value, so Redis decides which party owns it (scripts/lua/list.lua): the session, or its client
+ * if its sessions are pooled. The session's contender remembers that nodes were pushed, for the moment when the session
+ * closes. The holder's lease is a claim like any other. A session that was shown a node of its client at the head may
+ * be the holder, and has a claim, too.
  */
 #include "proxy/lock/outcome.h"
 

@@ -1,6 +1,4 @@
-/*
- * What the engine shows to operators: counters, and the leases that are believed live. Changes nothing.
- */
+/* What the engine shows to operators: counters, and the leases that are believed live. Changes nothing. */
 #include "proxy/lock/lease.h"
 
 #include <stdio.h>
@@ -49,10 +47,9 @@ int64_t engine_longest_ms(struct lock_engine *e, int64_t now_ms) {
     return longest_ms;
 }
 
-/* A view and its own copy of the texts. */
 struct copied_view {
     struct lock_view view;
-    char *text;
+    char *text; /* the view's */
 };
 
 struct lock_walk {
@@ -98,7 +95,6 @@ static bool counted(const struct entry *en, const struct claim *c, int64_t now_m
     return false;
 }
 
-/* Adds the leases of an entry, with their texts. */
 static void offer_entry(void *arg, struct table_link *link) {
     struct lock_walk *walk = arg;
     struct entry *en = LIST_ENTRY(link, struct entry, link);

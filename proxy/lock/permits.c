@@ -6,14 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/table.h"
 #include "proxy/lock/hash.h"
 
 enum { POOLED_MAX = 4096 };
 
-/* A session or a client. */
 struct permit_party {
     struct table_link link;
     uint64_t id;
@@ -132,7 +130,6 @@ static void permit_attach(struct permit_ledger *l, struct permit *p, uint64_t se
     l->held += p->n;
 }
 
-/* Frees a permit that is in no list. */
 static void permit_free(struct permit_ledger *l, struct permit *p) {
     key_put(l, p->key);
     lock_rules_unref(p->rule->set);
@@ -145,7 +142,6 @@ static void permit_over(struct permit_ledger *l, struct permit *p) {
     permit_free(l, p);
 }
 
-/* Takes n off a permit of a counter. */
 static void permit_lower(struct permit_ledger *l, struct permit *p, int64_t n) {
     invariant(n > 0 && n <= p->n, "%lld permits of %lld", (long long)n, (long long)p->n);
     if (n == p->n) {
@@ -350,30 +346,6 @@ void permits_end(struct permit_ledger *l, struct permit_op *op) {
     pthread_mutex_unlock(&l->mutex);
 }
 
-static void permit_new(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
-    struct permit *p = memory_zalloc(sizeof(*p) + take->len);
-    *p = (struct permit){.name = op->key->name,
-                         .rule = take->rule,
-                         .shape = take->shape,
-                         .n = take->shape == PERMIT_COUNT ? take->n : 1,
-                         .login = take->sender->login,
-                         .key = op->key,
-                         .seq = ++l->seq,
-                         .taken_ms = take->now_ms,
-                         .len = take->len};
-    p->key->refs++;
-    lock_rules_ref(take->rule->set);
-    strncpy(p->who, take->sender->who, sizeof(p->who) - 1);
-    score_set(p, take->score, take->score_len);
-    if (take->len > 0)
-        memcpy(p->text, take->text, take->len);
-    list_init(&p->of_due);
-    permit_attach(l, p, take->sender->session, take->sender->client);
-    if (p->rule->lease_ms > 0)
-        list_append(&l->leased, &p->of_due);
-    atomic_fetch_add(&l->uses, 1);
-}
-
 bool permits_take(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
     pthread_mutex_lock(&l->mutex);
     bool counts = op->seq > op->key->reset_seq;
@@ -387,8 +359,29 @@ bool permits_take(struct permit_ledger *l, const struct permit_op *op, const str
         permit_over(l, before);
     else if (before)
         op->key->alike = true;
-    if (counts && fits)
-        permit_new(l, op, take);
+    if (counts && fits) {
+        struct permit *p = memory_zalloc(sizeof(*p) + take->len);
+        *p = (struct permit){.name = op->key->name,
+                             .rule = take->rule,
+                             .shape = take->shape,
+                             .n = take->shape == PERMIT_COUNT ? take->n : 1,
+                             .login = take->sender->login,
+                             .key = op->key,
+                             .seq = ++l->seq,
+                             .taken_ms = take->now_ms,
+                             .len = take->len};
+        p->key->refs++;
+        lock_rules_ref(take->rule->set);
+        strncpy(p->who, take->sender->who, sizeof(p->who) - 1);
+        score_set(p, take->score, take->score_len);
+        if (take->len > 0)
+            memcpy(p->text, take->text, take->len);
+        list_init(&p->of_due);
+        permit_attach(l, p, take->sender->session, take->sender->client);
+        if (p->rule->lease_ms > 0)
+            list_append(&l->leased, &p->of_due);
+        atomic_fetch_add(&l->uses, 1);
+    }
     pthread_mutex_unlock(&l->mutex);
     return fits || !counts;
 }

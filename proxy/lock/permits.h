@@ -5,9 +5,8 @@
  *      session closes ──> permits_leave ──┐
  *      lease is over ──> permits_expire ──┴──> due ──> permits_due ──> the caller gives the permit back, once
  *
- * The ledger is pure: it has no socket and no clock. It is fed by replies, since only a reply tells what was taken. An
- * operation spans the time from a request to its reply. A permit that is due waits for the operations which may be
- * giving it back over another connection.
+ * It has no socket and no clock, and is fed by replies, since only a reply tells what was taken. An operation spans the
+ * time from a request to its reply. A permit that is due waits for the operations which may be giving it back.
  *
  * A give-back is matched so that no permit is returned twice: first a permit of the session itself, then one of its
  * client, then the oldest of the key. All threads share one ledger, under one mutex.

@@ -5,17 +5,14 @@
  *      K2  writes the value that the lease has anew                  ──┴──> recognised, if values tell workers apart
  *      K4  SET XX writes the value of a lease that is over           ─────> late
  *
- * A reply gets lost, a connection is cut, a pool hands out another connection, or a library sends a command again. The
- * worker that holds the lock then speaks over a connection that did not acquire it. It knows its lock by the value. A
- * recognised session speaks for the lease besides the session that acquired. The claim stays with the session that
- * acquired: if the proxy is wrong, the recognition alone costs the owner nothing.
+ * A reply gets lost, a connection is cut, a pool hands out another one, or a library sends a command again. The worker
+ * that holds the lock then speaks over a connection that did not acquire it, and knows its lock by the value. A
+ * recognised session speaks for the lease besides the session that acquired, which keeps the claim: if the proxy is
+ * wrong, the recognition alone costs the owner nothing.
  *
- * A constant that all workers write tells nothing. A number tells nothing, either: it may be the deadline of two
- * workers that began in the same second, a count, or a constant 1.
- *
- * A hash lock is held by a field and the field's content. Many applications have one name for the field, and write the
- * worker into it. Others name the field after the worker, and count in it. The name, the content or both may tell
- * workers apart.
+ * A constant that all workers write tells nothing. Nor does a number: it may be the deadline of two workers that began
+ * in the same second, a count, or a constant 1. A hash lock is held by a field and its content; the name, the content
+ * or both may tell workers apart.
  */
 #include "proxy/lock/choose.h"
 
@@ -80,8 +77,7 @@ static void speaks_for(struct shard *sh, struct contender *w, struct claim *c, i
     (void)lease_schedule(sh, c, now_ms);
 }
 
-/* K1: whether the lease has the value that the session tried to write. The name decides once the content is not known.
- */
+/* K1: whether the lease has the value that the session tried to write, or at least its field's name. */
 static bool is_its_own(const struct contender *w, const struct claim *c) {
     return w->tried == c->value || (value_same_field(w->tried, c->value) && !has_content(c->value));
 }

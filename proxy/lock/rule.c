@@ -184,37 +184,37 @@ static size_t option_set(const struct rule_option *o, void *to, const char *cons
     return i >= 0;
 }
 
-/* Writes the option's value as it stands in the directive. */
-static void option_text(const struct rule_option *o, const void *of, char *out, size_t size) {
-    const char *at = (const char *)of + o->offset;
+/* Appends the option as it stands in the directive. */
+static void option_text(const struct rule_option *o, const void *of, struct text *out) {
+    const char *at = (const char *)of + o->offset, *before = "";
     const struct lock_rule *rule = of;
-    if (o->type == OPTION_REPLICAS) {
-        int n = snprintf(out, size, "%d%s", (int)rule->replicas, rule->replicas > 0 ? " " : "");
-        if (rule->replicas > 0)
-            units_time_text(rule->replicas_ms, out + n, size - (size_t)n);
-        return;
-    }
-    if (o->type == OPTION_TIME) {
-        int64_t ms;
-        memcpy(&ms, at, sizeof(ms));
-        if (ms <= 0)
-            snprintf(out, size, ms == 0 ? "0" : "auto");
-        else
-            units_time_text(ms, out, size);
-        return;
-    }
-    if (o->type == OPTION_KINDS) {
-        size_t n = (size_t)snprintf(out, size, "%s", rule->kinds == LOCK_KIND_ANY ? "any" : "");
-        for (int k = 0; rule->kinds != LOCK_KIND_ANY && o->names[k]; k++)
-            if (rule->kinds & 1u << k)
-                n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", o->names[k]);
-        return;
-    }
+    char time[48] = "";
+    int64_t ms;
     int i;
-    memcpy(&i, at, sizeof(i));
-    if (o == OPTIONS && rule->permits) /* its keys are no locks, so that its own mode is off */
-        i = rule->permits == LOCK_PERMITS_RETURNED ? LOCK_MODE_ENFORCE : LOCK_MODE_AUDIT;
-    snprintf(out, size, "%s", o->names[i]);
+    text_printf(out, " %s ", o->name);
+    if (o->type == OPTION_REPLICAS) {
+        if (rule->replicas > 0)
+            units_time_text(rule->replicas_ms, time, sizeof(time));
+        text_printf(out, "%d%s%s", (int)rule->replicas, *time ? " " : "", time);
+    } else if (o->type == OPTION_TIME) {
+        memcpy(&ms, at, sizeof(ms));
+        snprintf(time, sizeof(time), ms == 0 ? "0" : "auto");
+        if (ms > 0)
+            units_time_text(ms, time, sizeof(time));
+        text_printf(out, "%s", time);
+    } else if (o->type == OPTION_KINDS) {
+        text_printf(out, "%s", rule->kinds == LOCK_KIND_ANY ? "any" : "");
+        for (int k = 0; rule->kinds != LOCK_KIND_ANY && o->names[k]; k++)
+            if (rule->kinds & 1u << k) {
+                text_printf(out, "%s%s", before, o->names[k]);
+                before = ",";
+            }
+    } else {
+        memcpy(&i, at, sizeof(i));
+        if (o == OPTIONS && rule->permits) /* its keys are no locks, so that its own mode is off */
+            i = rule->permits == LOCK_PERMITS_RETURNED ? LOCK_MODE_ENFORCE : LOCK_MODE_AUDIT;
+        text_printf(out, "%s", o->names[i]);
+    }
 }
 
 /* ---- sets ---------------------------------------------------------------------------------- */
@@ -261,7 +261,6 @@ void lock_rule_word_show(const char *word, char *out, size_t size) {
     snprintf(out + n, size - n, "%s", *word ? "..." : "");
 }
 
-/* Whether a rule of semaphores may have the option. */
 static bool option_of_semaphores(const struct rule_option *o) {
     return o->offset == RULE_AT(mode) || o->offset == RULE_AT(kinds) || o->offset == RULE_AT(owner) ||
            o->offset == RULE_AT(lease_ms);
@@ -391,16 +390,6 @@ static struct rule_entry *entry_new(struct lock_rules *rules, const char *patter
     return entry;
 }
 
-/* Adds an entry to a list's end, and notes with which byte its keys begin. */
-static void entry_add(struct lock_rules *rules, struct rule_entry ***list, size_t *count, struct rule_entry *entry) {
-    *list = memory_realloc(*list, (*count + 1) * sizeof(struct rule_entry *));
-    (*list)[(*count)++] = entry;
-    if (entry->literal_len > 0)
-        rules->begins[(unsigned char)entry->literal[0]] = true;
-    else
-        memset(rules->begins, true, sizeof(rules->begins));
-}
-
 /* Whether a name may match both patterns: they begin alike, as far as both are literal. */
 static bool may_meet(const char *a, const char *b) {
     static const char SPECIAL[] = "*?[\\";
@@ -424,6 +413,24 @@ void lock_rules_fenced_by(struct lock_rules *rules, const struct lock_rules *fen
         }
 }
 
+/* Adds a rule or a fence, or frees it if it is not `right`. Returns what lock_rules_add does. */
+static const char *entry_add(struct lock_rules *rules, struct rule_entry *entry, bool right, char *error) {
+    struct rule_entry ***list = entry->rule.fence ? &rules->fences : &rules->entries;
+    size_t *count = entry->rule.fence ? &rules->fence_count : &rules->count;
+    if (!right) {
+        entry_free(entry);
+        return error;
+    }
+    *list = memory_realloc(*list, (*count + 1) * sizeof(struct rule_entry *));
+    (*list)[(*count)++] = entry;
+    if (entry->literal_len > 0)
+        rules->begins[(unsigned char)entry->literal[0]] = true;
+    else
+        memset(rules->begins, true, sizeof(rules->begins));
+    lock_rules_fenced_by(rules, rules);
+    return NULL;
+}
+
 const char *lock_rules_add(struct lock_rules *rules, const char *const *words, size_t count, char *error,
                            size_t error_size) {
     if (count == 0 || !*words[0])
@@ -432,14 +439,9 @@ const char *lock_rules_add(struct lock_rules *rules, const char *const *words, s
     struct rule_entry *entry = entry_new(rules, words[0]);
     struct lock_rule *rule = &entry->rule;
     bool given[OPTION_COUNT] = {false};
-    if (!options_read(OPTIONS, OPTION_COUNT, given, rule, &d) ||
-        (rule->kinds == LOCK_KIND_SEMAPHORE && !semaphore_read(rule, given, &d)) || !rule_fits(rule, &d)) {
-        entry_free(entry);
-        return error;
-    }
-    entry_add(rules, &rules->entries, &rules->count, entry);
-    lock_rules_fenced_by(rules, rules);
-    return NULL;
+    bool right = options_read(OPTIONS, OPTION_COUNT, given, rule, &d) &&
+                 (rule->kinds != LOCK_KIND_SEMAPHORE || semaphore_read(rule, given, &d)) && rule_fits(rule, &d);
+    return entry_add(rules, entry, right, error);
 }
 
 const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *words, size_t count, char *error,
@@ -458,13 +460,7 @@ const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *wo
     bool given[FENCE_OPTION_COUNT] = {false};
     entry->rule.mode = LOCK_MODE_OFF;
     fence->lock = memory_strdup(words[2]);
-    if (!options_read(FENCE_OPTIONS, FENCE_OPTION_COUNT, given, fence, &d)) {
-        entry_free(entry);
-        return error;
-    }
-    entry_add(rules, &rules->fences, &rules->fence_count, entry);
-    lock_rules_fenced_by(rules, rules);
-    return NULL;
+    return entry_add(rules, entry, options_read(FENCE_OPTIONS, FENCE_OPTION_COUNT, given, fence, &d), error);
 }
 
 size_t lock_rules_fence_count(const struct lock_rules *rules) {
@@ -590,13 +586,9 @@ static size_t directive_text(const struct lock_rule *rule, const struct lock_fen
         text_printf(&text, " by ");
         lock_rule_word(&text, fence->lock);
     }
-    for (size_t i = 0; i < (fence ? FENCE_OPTION_COUNT : OPTION_COUNT); i++) {
-        char value[48];
-        if (!fence && rule->kinds == LOCK_KIND_SEMAPHORE && !option_of_semaphores(&options[i]))
-            continue;
-        option_text(&options[i], fence ? (const void *)fence : rule, value, sizeof(value));
-        text_printf(&text, " %s %s", options[i].name, value);
-    }
+    for (size_t i = 0; i < (fence ? FENCE_OPTION_COUNT : OPTION_COUNT); i++)
+        if (fence || rule->kinds != LOCK_KIND_SEMAPHORE || option_of_semaphores(&options[i]))
+            option_text(&options[i], fence ? (const void *)fence : rule, &text);
     size_t len = text.len;
     snprintf(out, size, "%s", text.data);
     text_clear(&text);

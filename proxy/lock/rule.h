@@ -23,8 +23,8 @@ enum lock_renew { LOCK_RENEW_AUTO, LOCK_RENEW_ALWAYS, LOCK_RENEW_NEVER };
 enum lock_on_disconnect { LOCK_DISCONNECT_KEEP, LOCK_DISCONNECT_RELEASE };
 enum lock_quorum { LOCK_QUORUM_NO, LOCK_QUORUM_YES };
 enum lock_on_loss { LOCK_LOSS_TELL, LOCK_LOSS_CLOSE, LOCK_LOSS_ERROR };
-/* What counts as a lock, as bits. A command of another kind passes unchanged, unless it would remove or change another
- * session's live lease. */
+/* What counts as a lock, as bits. Other commands pass unchanged, unless they would change another session's live lease.
+ */
 enum lock_kind {
     LOCK_KIND_STRING = 1,
     LOCK_KIND_LIST = 2,
@@ -145,13 +145,11 @@ size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size);
  * lock_fence_name needs no fence: `lock` gets in place of its n-th star what the n-th star of `pattern` matches. */
 size_t lock_fence_name(const char *pattern, size_t pattern_len, const char *lock, const char *key, size_t len,
                        char *out, size_t size);
-/* How many stars a pattern or a lock's name has. A star in a class does not count (`classes`: there are none in a
- * name). */
+/* How many stars a pattern or a lock's name has. A star in a class does not count; a name has no `classes`. */
 int lock_fence_stars(const char *p, bool classes);
 size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len, char *out, size_t size);
 
-/* Writes a warning if clients without names count as one, because the rule of an enforced fence's lock has owner auto.
- * Returns the length; 0: there is none. */
+/* Writes a warning if clients without names count as one because of the rule of a fence's lock. Returns its length. */
 size_t lock_fence_blur(const struct lock_rules *rules, const struct lock_rule *fence, char *out, size_t size);
 
 /* Each fence's lock must match a lock rule, and must not be fenced data. False: `error` says what is wrong. */

@@ -1,10 +1,9 @@
 /*
- * The queues of sessions that wait for locks. One mutex protects all queues. Only commands on locks whose rule says
- * `wait` take it, and each step under it is short. Exception: a waiter's place is searched in its queue, from the end,
- * where nearly all waiters belong.
+ * The queues of sessions that wait for locks, under one mutex. Only commands on locks whose rule says `wait` take it,
+ * for short steps. Exception: a waiter's place is searched in its queue, from the end, where nearly all waiters belong.
  *
- * A lease may be released after it has refused an attempt, and before that attempt's thread joins the queue. No waiter
- * is called for that release. So the last releases are remembered, whether or not a session waits.
+ * A lease may be released after it has refused an attempt, and before that attempt's thread joins the queue: no waiter
+ * is called then. So the last releases are remembered, whether or not a session waits.
  */
 #include "proxy/lock/waiting.h"
 
@@ -12,9 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/base/table.h"
 
 enum {
     KEPT_MAX = 65536,     /* places kept for sessions that may come back; the oldest place goes first */
@@ -484,50 +481,34 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
 
 /* ---- circles ------------------------------------------------------------------------------------------- */
 
-/* What a session of a circle waits for. It is a copy, since the engine is asked without the queues' mutex. */
-struct edge {
-    uint64_t hash;
-    uint32_t db;
-    int64_t since_ms;
-    struct text who, name;
-};
-
-/* False: the session does not wait. */
-static bool edge_of(struct waiting *t, uint64_t session, struct edge *to) {
-    pthread_mutex_lock(&t->mutex);
-    const struct waiter *w = session_waiter(t, session);
-    if (w) {
-        to->hash = w->queue->hash;
-        to->db = w->queue->key.db;
-        to->since_ms = w->since_ms;
-        to->who.len = to->name.len = 0;
-        text_printf(&to->who, "%s", w->who ? w->who : "");
-        text_append(&to->name, w->queue->name, w->queue->key.len);
-    }
-    pthread_mutex_unlock(&t->mutex);
-    return w != NULL;
-}
-
 bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, int64_t now_ms, struct text *out) {
-    struct edge edge = {.hash = 0};
-    uint64_t at = session;
+    struct text name = {0};
+    uint64_t at = session, hash = 0;
     bool circle = false;
-    for (unsigned steps = 0; steps < CIRCLE_MAX && at && edge_of(t, at, &edge); steps++) {
-        struct lock_key key = {.db = edge.db, .name = edge.name.data, .len = edge.name.len};
-        at = engine_holder(e, &key, edge.hash, now_ms);
-        text_printf(out, "%s%.*s waits for %.*s since %lld ms, held by", steps ? " " : "", (int)edge.who.len,
-                    edge.who.data, (int)(key.len > SHOWN_MAX ? SHOWN_MAX : key.len), key.name,
-                    (long long)(now_ms - edge.since_ms));
+    for (unsigned steps = 0; steps < CIRCLE_MAX && at && !circle; steps++) {
+        struct lock_key key;
+        pthread_mutex_lock(&t->mutex);
+        const struct waiter *w = session_waiter(t, at);
+        if (w) {
+            key = w->queue->key;
+            hash = w->queue->hash;
+            name.len = 0;
+            text_append(&name, key.name, key.len); /* the engine is asked without the mutex */
+            text_printf(out, "%s%s waits for %.*s since %lld ms, held by", steps ? " " : "", w->who ? w->who : "",
+                        (int)(key.len > SHOWN_MAX ? SHOWN_MAX : key.len), key.name, (long long)(now_ms - w->since_ms));
+        }
+        pthread_mutex_unlock(&t->mutex);
+        if (!w)
+            break;
+        key.name = name.data;
+        at = engine_holder(e, &key, hash, now_ms);
         if (at == session && steps == 0) /* the engine does not yet know the lease that has refused the session */
             break;
         circle = at == session;
-        if (circle) {
-            text_printf(out, " the first");
-            break;
-        }
     }
-    text_clear(&edge.who);
-    text_clear(&edge.name);
+    if (circle)
+        text_printf(out, " the first");
+    text_clear(&name);
     return circle;
 }
 
@@ -547,8 +528,10 @@ static struct waiting_view view_of(const struct waiting_queue *q) {
     return v;
 }
 
-struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash) {
+struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash, size_t max, int64_t now_ms,
+                               struct text *who) {
     struct waiting_view v = {.key = *key};
+    size_t shown = 0;
     if (waiting_count(t) == 0)
         return v;
     pthread_mutex_lock(&t->mutex);
@@ -557,25 +540,15 @@ struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, ui
         v = view_of(q);
         v.key = *key;
     }
-    pthread_mutex_unlock(&t->mutex);
-    return v;
-}
-
-void waiting_who(struct waiting *t, const struct lock_key *key, uint64_t hash, size_t max, int64_t now_ms,
-                 struct text *out) {
-    if (waiting_count(t) == 0)
-        return;
-    pthread_mutex_lock(&t->mutex);
-    const struct waiting_queue *q = queue_find(t, key, hash);
-    size_t shown = 0;
     for (struct list_node *it = q ? q->waiters.next : NULL; it && it != &q->waiters && shown < max; it = it->next) {
         const struct waiter *w = LIST_ENTRY(it, struct waiter, link);
-        text_printf(out, "%s%s since %lld ms", shown++ ? "; " : "", w->who ? w->who : "",
+        text_printf(who, "%s%s since %lld ms", shown++ ? "; " : "", w->who ? w->who : "",
                     (long long)(now_ms - w->since_ms));
     }
-    if (q && q->count > shown)
-        text_printf(out, "; and %zu more", q->count - shown);
+    if (max > 0 && v.count > shown)
+        text_printf(who, "; and %zu more", v.count - shown);
     pthread_mutex_unlock(&t->mutex);
+    return v;
 }
 
 void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg) {

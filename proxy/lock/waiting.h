@@ -7,9 +7,8 @@
  *      granted: waiting_leave <── the first one's attempt <── waiting_next <───────────────────────┘
  *      refused: waiting_refused, it keeps its place
  *
- * The queue decides which session asks Redis, and when. Redis decides which session gets the lock. A waiter is an
- * attempt that waits. A waiter whose time is over leaves its place behind for a while, and its session takes the place
- * again if it comes back. No waiter waits for a place that is empty.
+ * The queue decides which session asks Redis, and when; Redis decides which session gets the lock. A waiter whose time
+ * is over leaves its place behind for a while, and its session takes it again if it comes back.
  *
  * Knows no clock, no sockets and no sessions: times come in, and threads are told through a callback. Every function
  * may be called from any thread, for its own waiters.
@@ -34,8 +33,7 @@ struct waiter {
     uint64_t place;   /* in the order of arrival; a place that is kept for the session replaces it */
     uint64_t way;     /* equal for waiters whose requests reach Redis in the order in which they are sent */
     unsigned thread;
-    uint8_t yields_ms; /* waiting_next: a waiter at another proxy has waited longer, and tries first: this waiter
-                          waits so long for it; 0: it need not */
+    uint8_t yields_ms;         /* waiting_next: so long it lets a waiter at another proxy try first; 0: it need not */
     bool called, mailed, last; /* private */
     int64_t since_ms;
     const char *who; /* the client's address and name, for PROXY LOCK; borrowed while it waits */
@@ -48,15 +46,13 @@ struct waiter {
     uint64_t joined, attempt;
 };
 
-/* Makes the queues. `wake` is called, from any thread and with the queues locked, when a thread has mail: it only takes
- * a note. */
+/* `wake` is called, from any thread and with the queues locked, when a thread has mail: it only takes a note. */
 struct waiting *waiting_new(unsigned threads, void (*wake)(void *arg, unsigned thread), void *arg);
 void waiting_free(struct waiting *t);
 
 /* ---- waiters ------------------------------------------------------------------------------------------- */
 
-/* Makes a newcomer wait behind earlier waiters without asking Redis. False: there is none, and the newcomer is to ask.
- */
+/* A newcomer waits behind earlier waiters without asking Redis. False: there is none, and the newcomer is to ask. */
 bool waiting_join_behind(struct waiting *t, const struct lock_key *key, uint64_t hash, struct waiter *w,
                          int64_t now_ms);
 /* Adds a waiter whose attempt was refused by the lease with this fence. */
@@ -67,11 +63,9 @@ enum waiting_joined {
 };
 enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence,
                                  struct waiter *w, int64_t now_ms);
-/* Whether the waiter may try: it is the first one, and no waiter of its queue is trying. It counts as trying from now
- * on. */
+/* Whether the waiter may try: it is the first one, and none of its queue is trying. It counts as trying from now on. */
 bool waiting_try(struct waiting *t, struct waiter *w);
-/* Lets a waiter try once more, whatever its place. It leaves with the answer, and the waiter behind it counts as the
- * first. */
+/* Lets a waiter try once more, and leave with the answer. The waiter behind it counts as the first. */
 void waiting_try_last(struct waiting *t, struct waiter *w);
 /* The waiter of a session, or NULL; the lock of a waiter, borrowed while it waits. */
 struct waiter *waiting_find(struct waiting *t, uint64_t session);
@@ -128,10 +122,8 @@ struct waiting_view {
     int64_t since_ms; /* when the one that has waited longest began */
 };
 size_t waiting_count(const struct waiting *t);
-/* The waiters for one lock; count 0: none. */
-struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash);
-/* Writes the waiters for one lock in their order, "WHO since N ms; ...", at most `max`. */
-void waiting_who(struct waiting *t, const struct lock_key *key, uint64_t hash, size_t max, int64_t now_ms,
-                 struct text *out);
+/* The waiters for one lock; count 0: none. `who` gets the first `max` of them, "WHO since N ms; ..."; max 0: NULL. */
+struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash, size_t max, int64_t now_ms,
+                               struct text *who);
 /* In no order. fn must not call functions of this file. */
 void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg);

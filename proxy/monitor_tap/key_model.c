@@ -1,18 +1,13 @@
 /*
- * A model of the keys that follows the commands alone. They come in the order in which Redis ran them, so each command
- * shows whether its key exists afterwards.
- *
- * Expiries are judged by Redis's own time, which the lines contain. A key with an unknown end may be gone at any
- * moment. It counts as there for a tenth of a second after a command that has left it there, so that SETNX and EXPIRE
- * belong together.
+ * A model of the keys that follows the commands alone, in the order in which Redis ran them: each shows whether its key
+ * exists afterwards. Expiries are judged by Redis's own time. A key with an unknown end counts as there for a tenth of
+ * a second after a command that has left it there, so that SETNX and EXPIRE belong together.
  *
  * The model makes one assumption: if the first command seen for a key is SETNX, SET NX or RPUSH, the key was free
- * before. Without it the nodes of a list lock would never be known: a capture seldom shows a command that removes the
- * list.
+ * before. Otherwise the nodes of a list lock would never be known.
  */
 #include <string.h>
 
-#include "parser/invariant.h"
 #include "proxy/monitor_tap/private.h"
 
 enum { SURE_MS = 100 };

@@ -1,16 +1,13 @@
 /*
- * Translates lines to the observer's events: the session that sent the command, what the command means to a lock, and
- * its result.
+ * Translates lines to the observer's events: the session, what the command means to a lock, and its result.
  *
- * The commands of a script are lines after the line of its call, without others in between; they count as the caller's
- * commands. If the script's text shows its purpose (advise_script_read), the whole script is one event. It needs no
- * reply: if an acquiring script has written nothing, it has lost.
+ * The commands of a script are lines after that of its call; they count as the caller's. If the script's text shows its
+ * purpose (advise_script_read), the whole script is one event: an acquiring script that has written nothing has lost.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "parser/command.h"
-#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/monitor_tap/private.h"
 #include "proxy/session/locks/locks.h"
@@ -149,8 +146,7 @@ bool monitor_args_read(const struct monitor_line *line, struct text *bytes, stru
         return false;
     if (words_scan(line->words, line->words_len, bytes, request))
         return true;
-    /* Valkey 8.1 does not escape quotes and backslashes within a word: a quote ends it only if another word, or
-     * nothing, follows. */
+    /* Valkey 8.1 escapes no quotes within a word: a quote ends it only if another word, or nothing, follows. */
     struct text mended = {0};
     bool inside = false;
     for (const char *p = line->words, *end = p + line->words_len; p < end; p++) {
@@ -294,14 +290,12 @@ static void ask_for(struct monitor_tap *o, const struct lock_event *sight, uint6
     o->asked_hash = hash;
 }
 
-/* Whether the event is on the lock of the script that runs. */
 static bool in_script(const struct monitor_tap *o, const struct lock_event *sight) {
     const struct lock_key *key = &o->script_event.key;
     return o->script.kind != ADVISE_SCRIPT_OTHER && sight->key.db == key->db && sight->key.len == key->len &&
            memcmp(sight->key.name, key->name, key->len) == 0;
 }
 
-/* Whether the command sets a field of a hash if it is not there. */
 static bool sets_field(const struct command *c) {
     return c->id == COMMAND_HSETNX || c->id == COMMAND_HSETEX;
 }
@@ -360,8 +354,8 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     if (!k)
         k = model_follow(&o->model, hash, now_ms);
     field_follow(o, k, c);
-    /* The model follows no change in the middle of a list, no push at the head, no pop at the tail, and none of several
-     * nodes. */
+    /* The model follows no change in a list's middle, no push at the head, no pop at the tail, none of several nodes.
+     */
     bool lost_queue = c->id == COMMAND_LPUSH || c->id == COMMAND_LPUSHX || c->id == COMMAND_LINSERT ||
                       c->id == COMMAND_RPOP || (c->id == COMMAND_RPUSH && o->request.argc > 3) ||
                       (c->id == COMMAND_LPOP && o->request.argc > 2);
@@ -461,7 +455,6 @@ static void script_called(struct monitor_tap *o, const struct monitor_line *line
 
 /* ---- lines ---- */
 
-/* A connection's CLIENT commands about itself. */
 static void on_client(struct monitor_tap *o, struct talker *t) {
     const struct resp_request *r = &o->request;
     size_t len;
@@ -476,7 +469,7 @@ static void on_client(struct monitor_tap *o, struct talker *t) {
     identify(o, t);
 }
 
-/* Handles commands without keys. True: the command was one. */
+/* Commands without keys. False: it is none. */
 static bool on_other(struct monitor_tap *o, struct talker *t, const struct monitor_line *line,
                      const struct command *c) {
     switch ((int)c->id) {
@@ -535,7 +528,6 @@ bool tap_asks(struct monitor_tap *o, const char **key, size_t *len) {
     return true;
 }
 
-/* Whether the line belongs to the connection that asks. */
 static bool is_self(struct monitor_tap *o, const struct monitor_line *line, const struct command *c) {
     size_t len;
     if (!o->word[0])

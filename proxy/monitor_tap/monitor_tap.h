@@ -4,9 +4,8 @@
  *      line ──> time, connection, command ──> its result (key_model.c) ──> observer_note
  *
  * MONITOR shows commands in the order in which Redis ran them, without replies. So a model follows the keys that are
- * used as locks: after a DEL a key is gone, after SET NX it exists until its expiry. The state before the first line is
- * not known. A lock without a command so far is assumed to be free, and that is counted; Redis may be asked instead
- * (tap_asks). Nothing else is guessed: an unknown result is counted, and not reported.
+ * used as locks. The state before the first line is not known. A lock without a command so far is assumed to be free,
+ * and that is counted; Redis may be asked instead (tap_asks). Any other unknown result is counted, and not reported.
  *
  * All tables have a fixed size. Not thread-safe.
  */
@@ -30,8 +29,7 @@ struct overheard {
 struct monitor_tap *tap_new(struct observer *a, uint64_t seed, uint64_t number);
 void tap_free(struct monitor_tap *o);
 
-/* Takes a line of MONITOR's, as Redis sends it or redis-cli prints it, without its end. False: it is no such line, and
- * was counted. */
+/* Takes a line of MONITOR's, as Redis sends it or redis-cli prints it, without its end. False: it is garbage. */
 bool tap_line(struct monitor_tap *o, const char *line, size_t len);
 /* Reports what the last script has done: after the last line, before the counts or the advice are read. */
 void tap_end(struct monitor_tap *o);
@@ -39,8 +37,7 @@ const struct overheard *tap_counts(const struct monitor_tap *o);
 
 /* ---- connected clients, from CLIENT LIST ---- */
 
-/* Take the reply of CLIENT LIST. tap_ask_clients is called when it is sent. A client that is missing from it has gone.
- */
+/* Take the reply of CLIENT LIST, and note that it is asked for. A client that is missing from it has gone. */
 void tap_ask_clients(struct monitor_tap *o);
 void tap_clients(struct monitor_tap *o, const char *text, size_t len);
 
@@ -48,8 +45,7 @@ void tap_clients(struct monitor_tap *o, const char *text, size_t len);
 
 /* The connection that asks sends this word by ECHO: its lines are not the application's. */
 void tap_self(struct monitor_tap *o, const char *word);
-/* The key (of database 0) for which PTTL must be sent over that connection, after the last line; false: none. Borrowed
- * until the next call. */
+/* The key (of database 0) for which PTTL must be sent over that connection next; false: none. Borrowed. */
 bool tap_asks(struct monitor_tap *o, const char **key, size_t *len);
 /* The reply to the oldest PTTL that has none yet. */
 void tap_answer(struct monitor_tap *o, int64_t pttl_ms);

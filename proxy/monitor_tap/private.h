@@ -54,8 +54,7 @@ struct model {
 };
 /* The state of a key at this time; NULL: it is not followed. */
 struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms);
-/* The same, followed from now on; the key with the oldest last command makes room. Both are valid until the next call.
- */
+/* The same, followed from now on: the oldest key makes room. Both are valid until the next call. */
 struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms);
 /* Gives the sight its effect, as far as it follows from the state, and updates the state. `hash`: it concerns a field.
  * False: the result is not known. */

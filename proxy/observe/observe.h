@@ -7,9 +7,8 @@
  *      MONITOR's lines ┘
  *
  * Keys become patterns (job:123:lock becomes job:*:lock). All tables have a fixed size: the entry seen longest ago
- * makes room. Most keys are outside of all rules, and no guard record or lease says when they may be forgotten; so the
- * observer does not use the engine's ledger, which keeps a claim for as long as its release may come. It only counts
- * facts. What counts as evidence, and how much is enough, is in proxy/lock/thresholds.h for both. Thread-safe.
+ * makes room. Most keys are outside of all rules, and nothing says when they may be forgotten; so the observer does not
+ * use the engine's ledger. It only counts facts: proxy/lock/thresholds.h says what counts as evidence. Thread-safe.
  */
 #pragma once
 
@@ -62,8 +61,7 @@ enum seen_event seen_permit(const struct lock_event *e);
 struct observer *observer_new(uint64_t seed);
 void observer_free(struct observer *a);
 
-/* Whether events of this key are wanted now: if its group is busy, only some keys are looked at. Called once for each
- * event. */
+/* Whether events of this key are wanted now: of a busy group only some keys are. Called once for each event. */
 bool observer_samples(struct observer *a, const char *key, size_t len, int64_t now_ms);
 void observer_note(struct observer *a, enum seen_event what, const struct lock_event *e, int64_t now_ms);
 /* A session has ended that has acquired a lock without an expiry; other sessions need not be reported. */
@@ -106,8 +104,7 @@ enum { ADVISE_LITERAL = 15 };
 struct advise_text {
     enum advise_script kind : 3;
     unsigned key : 4; /* the index of the key, from 1 */
-    /* The index of the arguments that are the value and the expiry, from 1; 0: not known; ADVISE_LITERAL: the value is
-     * always the same. */
+    /* The index in ARGV of the value and the expiry, from 1; 0: not known; ADVISE_LITERAL: always the same. */
     unsigned value : 4, expiry : 4;
     bool seconds : 1; /* the expiry is in seconds */
     bool endless : 1; /* it sets no expiry */
@@ -160,8 +157,8 @@ struct evidence {
             unsigned long long late_timed, late_ms; /* late releases with known lateness, and its sum */
             unsigned long long one_shots;           /* locks without an expiry, of one-shot clients */
             unsigned long long expired;             /* ended without a release */
-            unsigned long long stood, stood_ms;     /* how often, and how long in all, a lock was free after a release
-                                             although others     had asked for it: they slept */
+            unsigned long long stood, stood_ms;     /* how often, and how long, a lock was free after a release although
+                                                       others had asked for it: they slept */
             unsigned long long
                 shared; /* a counter's session kept a number above the first for a while, as in a semaphore; or a
                  session gave back a token or member that it had kept for a while, beside another one */

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
 #include "proxy/lock/thresholds.h"
@@ -389,8 +388,7 @@ static void place_ends(const struct note *n, struct key_memory *p) {
     p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
 }
 
-/* The session's last attempt on the key, if it was lost; NULL: not known. With `make` the oldest of the set makes room.
- */
+/* The session's last attempt on the key, if it was lost, or NULL. With `make` the oldest of the set makes room. */
 static struct lost_attempt *lost_attempt(const struct note *n, bool make) {
     uint64_t hash = hash_number(n->hash ^ hash_number(n->session ^ (uint64_t)n->epoch << 32)) | 1;
     struct lost_attempt *set = &n->sh->lost[hash / WAYS % LOST_SETS * WAYS], *oldest = set;
@@ -422,7 +420,6 @@ static bool owner_left(const struct observer *a, const struct key_memory *p, boo
     return left == ((p->session + 1) | ADVISE_LEFT_ONE_SHOT) || (!one_shot && left == p->session + 1);
 }
 
-/* Counts a lock of a one-shot client, once. */
 static void count_one_shot(const struct observer *a, struct key_memory *p, struct evidence *row) {
     bool counts = p->unending && owner_left(a, p, true);
     p->unending &= !counts;
@@ -461,8 +458,7 @@ static void note_acquired(struct note *n) {
     p = p ? p : place_make(n, n->hash);
     p->row = (uint8_t)(n->row - n->sh->rows);
     invariant(p->row < ROWS, "row %d", p->row);
-    /* How long the lock was free although its new holder had asked before: it slept. After a long time it was not
-     * polling. */
+    /* How long the lock was free although its new holder had asked before: it slept, or did not poll any more. */
     int64_t slept_ms = n->now_ms - p->freed_ms;
     if (p->freed_ms && slept_ms >= 0 && slept_ms <= POLL_MAX_MS && lost_attempt(n, false)) {
         n->row->stood++;
@@ -643,7 +639,6 @@ static void note_written(struct note *n) {
         note_acquired(n);
 }
 
-/* Counts in the row what permit_event has found. */
 static void note_permit(struct note *n) {
     n->row->kinds |= ADVISE_PERMITS;
     n->row->events++;
@@ -723,7 +718,6 @@ static void note_odd(struct note *n) {
     }
 }
 
-/* The place for what was pushed to the list, or popped from it. */
 static uint64_t token_hash(const struct note *n, bool popped) {
     return node_hash(popped ? hash_number(n->hash) : n->hash, ~n->value);
 }
@@ -800,14 +794,11 @@ static bool may_say(const struct note *n, enum seen_event event) {
 
 void observer_note(struct observer *a, enum seen_event event, const struct lock_event *s, int64_t now_ms) {
     char pattern[ADVISE_PATTERN_MAX];
-    size_t len;
-    if (s->rule) {
-        len = s->rule->pattern_len < sizeof(pattern) ? s->rule->pattern_len : sizeof(pattern) - 1;
-        memcpy(pattern, s->rule->pattern, len);
-        pattern[len] = '\0';
-    } else {
-        len = advise_pattern(s->key.name, s->key.len, pattern);
-    }
+    if (s->rule)
+        snprintf(pattern, sizeof(pattern), "%s", s->rule->pattern);
+    else
+        advise_pattern(s->key.name, s->key.len, pattern);
+    size_t len = strlen(pattern);
     if (len == 0)
         return;
     size_t stem = s->rule ? len : advise_stem(pattern, len);

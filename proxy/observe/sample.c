@@ -1,11 +1,10 @@
 /*
- * Selects the events that PROXY ADVISE looks at, and translates a command's effect, as its reply shows it, to an event.
- * A rejected event must cost next to nothing.
+ * Selects the events that PROXY ADVISE looks at, and translates a command's effect to an event. A rejected event must
+ * cost next to nothing.
  *
- * Keys with the same beginning form a group. The first FULL_EVENTS events of a group in a minute are looked at. After
- * that, and in the next minutes while as many come, only the events of one key in KEYS_SAMPLED are, another key each
- * minute. With each change the group gets a new epoch: older knowledge of its keys is ignored, since releases may have
- * been missed.
+ * Keys with the same beginning form a group. After FULL_EVENTS events of a group in a minute, and while as many come,
+ * only those of one key in KEYS_SAMPLED are looked at, another key each minute. With each change the group gets a new
+ * epoch: older knowledge of its keys is ignored, since releases may have been missed.
  */
 #include <string.h>
 

@@ -1,16 +1,15 @@
 /*
- * What an application's script does to a lock, as far as its text shows. The script is read, not run: the reader finds
- * the commands that it calls for each key, and the operands that are the lock's value and expiry.
+ * What an application's script does to a lock, as far as its text shows: the commands that it calls for each key, and
+ * the operands that are the lock's value and expiry.
  *
  *      redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2])   ──> writes key 1; value ARGV[1], expiry ARGV[2] ms
  *
  * A script that reads a key and writes it, or writes it with NX, acquires. If it reads and deletes, it releases. If it
- * reads and sets an expiry, it extends, or releases by a short expiry. A variable for KEYS[n] or ARGV[n] is followed
- * once.
+ * reads and sets an expiry, it extends, or releases by a short one. A variable for KEYS[n] or ARGV[n] is followed once.
  */
 #include <string.h>
+#include <strings.h>
 
-#include "proxy/base/text.h"
 #include "proxy/observe/private.h"
 
 enum {
@@ -26,48 +25,31 @@ enum {
     SECONDS = 512
 };
 
-/* A word between quotes, and the operands after it (the key is 1) that are the value and the expiry; 0: none. */
+/* Words between quotes, and the operands after them (the key is 1) that are the value and the expiry; 0: none. */
 struct script_word {
-    const char *name;
+    const char *names;
     unsigned does;
     uint8_t value, expiry;
 };
 
 static const struct script_word WORDS[] = {
-    {"set", WRITES, 2, 0},
-    {"setnx", WRITES | NEW, 2, 0},
+    {"set hset hmset", WRITES, 2, 0},
+    {"zadd", WRITES, 3, 0},
+    {"setnx hsetnx", WRITES | NEW, 2, 0},
     {"setex", WRITES | EXPIRES | SECONDS, 3, 2},
     {"psetex", WRITES | EXPIRES, 3, 2},
-    {"hset", WRITES, 2, 0},
-    {"hmset", WRITES, 2, 0},
-    {"hsetnx", WRITES | NEW, 2, 0},
     {"hincrby", WRITES | COUNTS, 2, 0},
-    {"zadd", WRITES, 3, 0},
-    {"get", LOOKS, 0, 0},
-    {"exists", LOOKS, 0, 0},
-    {"hget", LOOKS, 0, 0},
-    {"hexists", LOOKS, 0, 0},
-    {"hlen", LOOKS, 0, 0},
-    {"zscore", LOOKS, 0, 0},
-    {"zcount", LOOKS, 0, 0},
-    {"zcard", LOOKS, 0, 0},
-    {"del", DELETES, 0, 0},
-    {"unlink", DELETES, 0, 0},
-    {"hdel", DELETES, 0, 0},
-    {"zrem", DELETES, 0, 0},
+    {"get exists hget hexists hlen zscore zcount zcard", LOOKS, 0, 0},
+    {"del unlink hdel zrem", DELETES, 0, 0},
     {"expire", EXPIRES | SECONDS, 0, 2},
     {"pexpire", EXPIRES, 0, 2},
-    {"expireat", EXPIRES, 0, 0},
-    {"pexpireat", EXPIRES, 0, 0},
-    {"ttl", TELLS, 0, 0},
-    {"pttl", TELLS, 0, 0},
-    {"lpush", PUSHES, 0, 0},
-    {"rpush", PUSHES, 0, 0},
+    {"expireat pexpireat", EXPIRES, 0, 0},
+    {"ttl pttl", TELLS, 0, 0},
+    {"lpush rpush", PUSHES, 0, 0},
     {"nx", OPTION | NEW, 0, 0},
     {"ex", OPTION | EXPIRES | SECONDS, 0, 1},
     {"px", OPTION | EXPIRES, 0, 1},
-    {"exat", OPTION | EXPIRES, 0, 0},
-    {"pxat", OPTION | EXPIRES, 0, 0},
+    {"exat pxat", OPTION | EXPIRES, 0, 0},
 };
 
 enum { KEYS_TOLD = 9 /* KEYS[1] to KEYS[8]; index 0 is not used */, NUMBER_MAX = 14 };
@@ -177,6 +159,15 @@ static uint8_t value_of(const struct reading *r, struct piece p) {
     return (uint8_t)index_of(r, p, "ARGV");
 }
 
+static bool is_among(const char *names, const char *word, size_t len) {
+    for (size_t n; *names; names += n + (names[n] == ' ')) {
+        n = strcspn(names, " ");
+        if (n == len && strncasecmp(names, word, n) == 0)
+            return true;
+    }
+    return false;
+}
+
 static void read_word(struct reading *r, const struct script_word *w, const char *behind) {
     r->does |= w->does;
     if (!(w->does & OPTION)) {
@@ -191,24 +182,6 @@ static void read_word(struct reading *r, const struct script_word *w, const char
         uint8_t at = value_of(r, operand(behind, r->end, w->expiry));
         k->expiry = at == ADVISE_LITERAL ? 0 : at;
         k->seconds = w->does & SECONDS;
-    }
-}
-
-/* Goes through the quoted texts; a comment (after --) is skipped. */
-static void read_words(struct reading *r) {
-    for (const char *p = r->source; p < r->end;) {
-        if (*p == '-' && p + 1 < r->end && p[1] == '-') {
-            const char *line = memchr(p, '\n', (size_t)(r->end - p));
-            p = line ? line : r->end;
-        } else if (*p == '\'' || *p == '"') {
-            const char *word = p + 1;
-            p = skip_text(p, r->end);
-            for (size_t i = 0; i < sizeof(WORDS) / sizeof(WORDS[0]); i++)
-                if (p > word && text_is(word, (size_t)(p - word) - 1, WORDS[i].name))
-                    read_word(r, &WORDS[i], p);
-        } else {
-            p++;
-        }
     }
 }
 
@@ -229,7 +202,18 @@ static const enum advise_script FIRST[] = {ADVISE_SCRIPT_ENTERS, ADVISE_SCRIPT_L
 
 struct advise_text advise_script_read(const char *source, size_t len) {
     struct reading r = {.source = source, .end = source + len};
-    read_words(&r);
+    for (const char *p = source; p < r.end;) {
+        const char *word = p + 1;
+        bool quoted = *p == '\'' || *p == '"';
+        if (*p == '-' && word < r.end && *word == '-') /* a comment */
+            p = memchr(p, '\n', (size_t)(r.end - p));
+        else
+            p = quoted ? skip_text(p, r.end) : word;
+        p = p ? p : r.end;
+        for (size_t i = 0; quoted && p > word && i < sizeof(WORDS) / sizeof(WORDS[0]); i++)
+            if (is_among(WORDS[i].names, word, (size_t)(p - word) - 1))
+                read_word(&r, &WORDS[i], p);
+    }
     for (size_t i = 0; i < sizeof(FIRST) / sizeof(FIRST[0]); i++)
         for (unsigned n = 1; n < KEYS_TOLD; n++) {
             const struct script_key *k = &r.keys[n];

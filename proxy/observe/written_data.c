@@ -5,17 +5,16 @@
  *                                                        ├──> pairs of patterns ──> writes, by holders, late
  *      write of data ──> a sample of them ───────────────┘
  *
- * A pair begins when a client writes a key while it holds a lock whose name follows from the key: stock:17 under
- * lock:stock:17, or all accounts under one lock. From then on each sampled write that fits the pair's pattern is
- * counted, from any client, together with its sender's relation to the lock. So the counts show which pairs are
- * coincidences. All tables have a fixed size: the pair that a holder wrote longest ago makes room.
+ * A pair begins when a client writes a key while it holds a lock whose name follows from the key (stock:17 under
+ * lock:stock:17, or all accounts under one lock). From then on each sampled write that fits is counted, from any
+ * client, with its sender's relation to the lock: the counts show which pairs are coincidences. The pair that a holder
+ * wrote longest ago makes room.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "proxy/observe/private.h"
 #include "proxy/base/memory.h"
-#include "proxy/lock/rule.h"
 
 enum {
     PAIRS = OBSERVED_PAIRS,
@@ -113,8 +112,7 @@ bool observer_looks(const struct observer *a, int64_t now_ms) {
 
 /* ---- writes -------------------------------------------------------------------------------------- */
 
-/* Counts the write for each pair that the key matches. Returns whether the writer has, or had, the lock of one of them.
- */
+/* Counts the write for each pair that the key matches. Returns whether the writer has, or had, one of their locks. */
 static bool pairs_count(struct written_data *f, const struct observed_write *w, int64_t now_ms) {
     bool known = false;
     for (size_t i = 0; i < PAIRS; i++) {

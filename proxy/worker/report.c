@@ -184,8 +184,10 @@ static int64_t left_ms(int64_t end_ms, int64_t now_ms) {
     return end_ms == 0 ? -1 : end_ms > now_ms ? end_ms - now_ms : 0;
 }
 
-static struct waiting_view waiting_for(const struct worker *w, const struct lock_key *key) {
-    return waiting_of(w->shared->waiting, key, engine_key_hash(w->shared->engine, key));
+/* The sessions that wait for a key; `who` (NULL: not wanted) gets the first of them as text. */
+static struct waiting_view waiting_for(const struct worker *w, const struct lock_key *key, struct text *who) {
+    return waiting_of(w->shared->waiting, key, engine_key_hash(w->shared->engine, key), WAITERS_SHOWN,
+                      worker_steady_ms(w), who);
 }
 
 /* Whether the report's pattern selects the text. */
@@ -200,8 +202,6 @@ static void report_lease(void *arg, const struct lock_view *v) {
         return;
     char owner[OWNER_SIZE];
     size_t len = lease_owner(v, owner);
-    const struct proxy_shared *shared = rows->worker->shared;
-    struct waiting_view waits = waiting_for(rows->worker, &v->key);
     int64_t now_ms = worker_now(rows->worker), steady_ms = worker_steady_ms(rows->worker);
     r->row(r->arg);
     r->text(r->arg, "key", v->key.name, v->key.len);
@@ -215,10 +215,10 @@ static void report_lease(void *arg, const struct lock_view *v) {
         r->number(r->arg, "delay-left-ms", left_ms(v->delayed_ms, now_ms));
     if (v->one_shot_ms)
         r->number(r->arg, "one-shot-left-ms", left_ms(v->one_shot_ms, now_ms));
+    struct text who = {0};
+    struct waiting_view waits = waiting_for(rows->worker, &v->key, &who);
     r->number(r->arg, "waiting", (int64_t)waits.count);
     r->number(r->arg, "longest-wait-ms", waits.count ? steady_ms - waits.since_ms : 0);
-    struct text who = {0};
-    waiting_who(shared->waiting, &v->key, engine_key_hash(shared->engine, &v->key), WAITERS_SHOWN, steady_ms, &who);
     r->text(r->arg, "waiters", who.data ? who.data : "", who.len);
     text_clear(&who);
 }
@@ -274,21 +274,21 @@ static void top_held(void *arg, const struct lock_view *v) {
     text_printf(&line, left < 0 ? "; ends by a release alone" : "; %s left", units_span(left, span));
     if (v->renewals > 0)
         text_printf(&line, ", renewals: %llu", (unsigned long long)v->renewals);
-    top_end(&line, waiting_for(rows->worker, &v->key).count, rows->report);
+    top_end(&line, waiting_for(rows->worker, &v->key, NULL).count, rows->report);
 }
 
 static bool report_top(struct worker *w, const struct report *r) {
     struct lock_rows rows = {.report = r, .worker = w, .left = r->max};
-    struct lock_fight *fights = memory_alloc((r->max + 1) * sizeof(*fights));
+    struct lock_contention *fights = memory_alloc((r->max + 1) * sizeof(*fights));
     size_t count = engine_most_contended(w->shared->engine, worker_now(w), fights, r->max);
     for (size_t i = 0; i < count; i++) {
-        const struct lock_fight *f = &fights[i];
+        const struct lock_contention *f = &fights[i];
         struct lock_key key = {.db = f->db, .name = f->name, .len = f->name_len};
         struct text line = {0};
         top_begin(&line, "contended", f->name, f->name_len, f->db);
-        text_printf(&line, ": %u attempts lost in the last 5 minutes, %u of them in the present one", f->lost,
-                    f->lost_now);
-        top_end(&line, f->cut ? 0 : waiting_for(w, &key).count, r);
+        text_printf(&line, ": %u attempts lost in the last 5 minutes, %u of them in the present one", f->all,
+                    f->lost[0]);
+        top_end(&line, f->cut ? 0 : waiting_for(w, &key, NULL).count, r);
     }
     memory_free(fights);
     if (w->walk)
@@ -379,8 +379,8 @@ static void report_fight(void *arg, const struct lock_contention *c) {
     for (size_t i = CONTENTION_MINUTES; i-- > 0;)
         len += (size_t)snprintf(minutes + len, sizeof(minutes) - len, "%s%u", len ? " " : "", c->lost[i]);
     r->row(r->arg);
-    r->text(r->arg, "key", c->key.name, c->key.len);
-    r->number(r->arg, "db", c->key.db);
+    r->text(r->arg, "key", c->name, c->name_len);
+    r->number(r->arg, "db", c->db);
     r->number(r->arg, "waiters", c->waiters);
     r->text(r->arg, "lost-by-minute", minutes, len); /* the present minute is last */
 }

@@ -479,7 +479,7 @@ static void add_waiters(void *arg, const struct lock_contention *c) {
 static void fights_are_ranked(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
-    struct lock_fight fights[4];
+    struct lock_contention fights[4];
     char key[] = "lock:0";
     open_as(f, &a, 1, "app");
     open_as(f, &b, 2, "else");
@@ -492,7 +492,7 @@ static void fights_are_ranked(void **state) {
     assert_int_equal(engine_most_contended(f->engine, f->now_ms, fights, 3), 3);
     assert_int_equal(engine_most_contended(f->engine, f->now_ms, fights, 0), 0);
     for (unsigned n = 0; n < 3; n++) {
-        assert_int_equal(fights[n].lost, 7 - n);
+        assert_int_equal(fights[n].all, 7 - n);
         assert_int_equal(fights[n].name_len, 6);
         assert_int_equal((fights[n].name[5] - '0') * 5 % 8, 7 - n);
         assert_false(fights[n].cut);

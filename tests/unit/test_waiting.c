@@ -306,12 +306,12 @@ static void note_view(void *arg, const struct waiting_view *v) {
 
 static void test_views(void **state) {
     struct rig *r = *state;
-    struct waiting_view v = waiting_of(r->t, &r->key, HASH);
+    struct waiting_view v = waiting_of(r->t, &r->key, HASH, 0, 0, NULL);
     assert_int_equal(v.count, 0);
     join(r, 0, 0);
     r->now_ms += 50;
     join(r, 1, 1);
-    v = waiting_of(r->t, &r->key, HASH);
+    v = waiting_of(r->t, &r->key, HASH, 0, 0, NULL);
     assert_int_equal(v.count, 2);
     assert_int_equal(v.since_ms, 1000);
     memset(&v, 0, sizeof(v));

@@ -53,9 +53,8 @@ static void answer_map(struct worker *w, const struct lock_call *l, struct lock_
         return;
     const struct lock_key *key = &l->plan.key;
     uint64_t hash = l->plan.hash;
-    struct waiting_view waits = waiting_of(shared->waiting, key, hash);
     struct text who = {0};
-    waiting_who(shared->waiting, key, hash, WAITERS_SHOWN, worker_steady_ms(w), &who);
+    struct waiting_view waits = waiting_of(shared->waiting, key, hash, WAITERS_SHOWN, worker_steady_ms(w), &who);
     struct text *t = &w->build;
     t->len = 0;
     char *at = text_reserve(t, RESP_HEADER_MAX);
