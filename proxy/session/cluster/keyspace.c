@@ -208,10 +208,8 @@ enum dispatch_result keyspace_dispatch(struct session *s, const struct request_c
     request_own(request, &all->owner, &keyspace_ops);
     if (k->command->id == COMMAND_KEYS) {
         request->parts_left = 1; /* held here until all are asked, since some may end at once */
-        for (size_t i = 0; i < all->masters; i++)
+        for (size_t i = 0; i < all->masters || i == 0; i++) /* without masters, the first one's error is the reply */
             call_submit_master(call_new(request, keys_done), i, k->bytes, k->request->len);
-        if (all->masters == 0)
-            text_append(&all->error, "UPSTREAM no master is known; the request was not sent", 53);
         keys_done(&request->call, &(struct call_end){.reply = "*0\r\n", .len = 4});
     } else if (k->command->id == COMMAND_SCAN) {
         scan_dispatch(s, request, k);

@@ -453,12 +453,12 @@ void local_element(struct session *s, const struct transaction_item *item, const
         const char *first = r.argc > 1 ? class_arg(&k, 1, &arg_len) : NULL;
         int64_t number = 0;
         bool read = first && resp_integer(first, arg_len, &number);
-        if (c->id == COMMAND_SELECT && read)
-            change->lane.db = (uint32_t)number;
         if (c->id == COMMAND_AUTH)
             (void)auth_login(s, change, &k);
-        if (c->id == COMMAND_HELLO)
+        else if (c->id == COMMAND_HELLO)
             (void)hello_options(s, change, &k, &error);
+        else if (read) /* SELECT */
+            change->lane.db = (uint32_t)number;
         if (c->id == COMMAND_HELLO && read)
             change->lane.protocol = (uint32_t)number;
         text_clear(&error);

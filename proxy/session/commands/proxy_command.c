@@ -30,9 +30,7 @@ enum {
     RULE_TEXT_MAX = 512,
     KEYS_EXPLAINED = 64,
     PERMITS_SHOWN = 32, /* of a semaphore */
-    ADMIN_WORDS_MAX = PROXY_WORDS_MAX,
-    RELOAD_WAITING_SIZE = 512,
-    PATTERN_MAX = PROXY_WORD_MAX
+    RELOAD_WAITING_SIZE = 512
 };
 
 /* ---- rights --------------------------------------------------------------------------------------- */
@@ -398,9 +396,9 @@ static enum dispatch_result proxy_lock(struct session *s, const struct request_c
 /* Runs the subcommands that only report; false for others. */
 static bool proxy_shown(struct session *s, const struct request_class *k) {
     struct proxy_shared *shared = s->worker->shared;
-    const char *words[ADMIN_WORDS_MAX];
-    size_t lens[ADMIN_WORDS_MAX], count = k->request->argc - 1;
-    if (count > ADMIN_WORDS_MAX || !shared->admin)
+    const char *words[PROXY_WORDS_MAX];
+    size_t lens[PROXY_WORDS_MAX], count = k->request->argc - 1;
+    if (count > PROXY_WORDS_MAX || !shared->admin)
         return false;
     for (size_t i = 0; i < count; i++)
         words[i] = class_arg(k, i + 1, &lens[i]);
@@ -419,8 +417,8 @@ struct proxy_work {
     struct worker_slices slices; /* first */
     struct request *request;
     struct lock_walk *walk; /* LOCKS, TOP */
-    char *words[ADMIN_WORDS_MAX];
-    size_t lens[ADMIN_WORDS_MAX], count;
+    char *words[PROXY_WORDS_MAX];
+    size_t lens[PROXY_WORDS_MAX], count;
 };
 
 /* Starts a task; later requests of the client wait. */
@@ -457,8 +455,8 @@ static bool show_step(struct worker *w, struct worker_slices *slices) {
 /* Runs LOCKS and TOP, with the walk that chooses their leases, and INCIDENTS (NULL). Keeps the arguments. */
 static void proxy_show_later(struct session *s, const struct request_class *k, struct lock_walk *walk) {
     for (size_t i = 1; i < k->request->argc; i++)
-        if (k->request->argv[i].len > PATTERN_MAX) {
-            session_refuse(s, k->command, "ERR the pattern is longer than %d bytes", PATTERN_MAX);
+        if (k->request->argv[i].len > PROXY_WORD_MAX) {
+            session_refuse(s, k->command, "ERR the pattern is longer than %d bytes", PROXY_WORD_MAX);
             if (walk)
                 engine_walk_free(walk);
             return;
@@ -499,7 +497,7 @@ static enum dispatch_result proxy_notify(struct session *s, const struct request
 enum dispatch_result proxy_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     enum dispatch_result result;
-    bool watch = k->request->argc >= 2 && class_arg_is(k, 1, "watch") && k->request->argc - 2 <= ADMIN_WORDS_MAX;
+    bool watch = k->request->argc >= 2 && class_arg_is(k, 1, "watch") && k->request->argc - 2 <= PROXY_WORDS_MAX;
     if (watch && s->in_flight > 0)
         return DISPATCH_WAIT; /* replies and lines must keep their order */
     if (rights_wanted(s, k, &result))

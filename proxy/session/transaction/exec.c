@@ -14,8 +14,6 @@
 #include "proxy/session/locks/lock_call.h"
 #include "proxy/session/transaction/private.h"
 
-static const char execabort[] = "-EXECABORT ";
-
 /* ---- items --------------------------------------------------------------------------------------- */
 
 /* Ends the lock calls that have not ended yet, and frees the items. */
@@ -49,8 +47,7 @@ void early_free(struct early *early) {
 
 void transaction_free(struct transaction *t, struct session *s, bool clean) {
     invariant(!s || transaction_of(s) != t, "a session keeps a transaction that is freed");
-    static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
-    transaction_items_free(t, s, &not_sent);
+    transaction_items_free(t, s, &lock_not_sent_end);
     struct list_node *n;
     while ((n = list_shift(&t->early)))
         early_free(LIST_ENTRY(n, struct early, link));
@@ -80,10 +77,9 @@ static void exec_waited(struct call *c, const struct call_end *end) {
     bool count = !end->error && resp_item_read(&p, p + end->len, &item) && item.type == ':';
     if (r) {
         struct transaction *t = REQUEST_OWNER(r, struct transaction);
-        struct call_end exec = {.reply = wait->reply.data, .len = wait->reply.len};
         t->replicas = count ? item.num : 0;
         t->wait = NULL;
-        exec_end(r, &exec);
+        exec_end(r, &(struct call_end){.reply = wait->reply.data, .len = wait->reply.len});
     }
     request_disown(c->request);
     text_clear(&wait->reply);
@@ -256,7 +252,7 @@ static void array_locks(const struct transaction *t, const struct call_end *end)
 
 /* Whether the connection is in no transaction after this reply. */
 static bool leaves_clean(const char *reply, size_t len) {
-    return reply[0] != '-' || reply_begins(reply, len, execabort);
+    return reply[0] != '-' || reply_begins(reply, len, "-EXECABORT ");
 }
 
 /* Answers an EXEC that was redirected, since a slot has moved after its commands were queued. Nothing was executed. */
@@ -343,8 +339,7 @@ static void exec_answer(struct request *r, struct transaction *t, const struct c
 
 static void exec_voted(void *arg) {
     struct transaction *t = arg;
-    struct call_end end = {.reply = t->voted.data, .len = t->voted.len};
-    exec_answer(t->exec, t, &end);
+    exec_answer(t->exec, t, &(struct call_end){.reply = t->voted.data, .len = t->voted.len});
 }
 
 /* Asks the witnesses about the locks of a transaction that was executed. False: about none. */
