@@ -111,8 +111,8 @@ static void renewed(struct worker *w, struct lease_work *r, const struct lock_re
 static void lease_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct lease_work *work = REQUEST_OWNER(c->request, struct lease_work);
-    bool renewal = work->id == SCRIPT_RENEW;
     invariant(w->own_works > 0 && work, "no work of the proxy's own is under way");
+    bool renewal = work->id == SCRIPT_RENEW;
     struct lock_envelope e;
     lock_answer_read(NULL, end, &e);
     if (e.result.outcome == LOCK_ERROR) {

@@ -9,7 +9,6 @@
  * The client gets the envelope's first element as the bytes that Redis sent. For the usual outcomes the script answers
  * a short text, and the client's reply is made here.
  */
-#include <stddef.h>
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -66,14 +65,25 @@ inline struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb,
     struct list_node *n = stack_pop(&w->locks->free);
     w->locks->free_count -= n != NULL;
     struct lock_call *l = n ? LIST_ENTRY(n, struct lock_call, link) : memory_alloc(sizeof(*l));
-    memset(l, 0, offsetof(struct lock_call, link));
     list_init(&l->link);
     list_init(&l->queued);
     list_init(&l->joined);
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
+    /* one by one: a memset costs 0.4 % of the bound on acquire and release */
+    l->next = NULL;
+    l->clobbers = l->acquires = l->again = l->handed = l->sent_twice = l->witnessed = false;
+    l->fence = 0;
+    l->shape = SHAPE_NIL;
+    l->ask = LOCK_ASK_NONE;
+    l->advises = 0;
     l->protocol = s->lane.protocol;
     l->begun = ev_now(w->loop);
+    l->waited_ms = 0;
+    l->raised_fence = 0;
+    l->ballot = NULL;
+    l->value = NULL;
+    l->value_len = 0;
     l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);
     l->command = "";
     memcpy(l->who, s->address, sizeof(s->address));

@@ -10,7 +10,6 @@ enum { LOCK_SHORT_VALUE = 96, LOCK_SHORT_KEY = 96 };
 
 /* A lock call: one script call under way, with what engine_finish needs when the script answers. */
 struct lock_call {
-    /* zero when the call begins, up to `link` */
     call_done_fn next;     /* gets the reply, as call->done was before; NULL: the reply goes straight to the client */
     enum lock_shape shape; /* of the client's reply */
     enum lock_ask ask;
@@ -29,10 +28,9 @@ struct lock_call {
     uint64_t raised_fence;      /* where waited_ms is set: the fence that the lease has got since; 0: the script's */
     struct call *call;          /* sending.c: set in an attempt that has joined another one */
     struct lock_ballot *ballot; /* confirm.c: what witnesses say of a queued call; NULL: nothing */
-
-    struct list_node link;   /* in the ring of a clobbering command's calls, or in the stack of unused calls */
-    struct list_node queued; /* in the lock_queue of the transaction that the call belongs to */
-    struct list_node joined; /* sending.c: the attempts of other sessions that get the same answer */
+    struct list_node link;      /* in the ring of a clobbering command's calls, or in the stack of unused calls */
+    struct list_node queued;    /* in the lock_queue of the transaction that the call belongs to */
+    struct list_node joined;    /* sending.c: the attempts of other sessions that get the same answer */
     struct lock_plan plan;
     struct lock_rules *rules; /* a reference, which keeps plan.rule alive */
     uint32_t db;              /* where the command runs; the lock of COPY ... DB may be in another database */

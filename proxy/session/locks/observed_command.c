@@ -128,28 +128,22 @@ static void sight_value(struct lock_event *sight, const struct resp_item *item) 
     sight->value_len = item->null ? 0 : item->len;
 }
 
-/* Whether the reply of an acquiring script says that it has acquired: OK, a number above zero, or the value that it
- * wrote. Exception: a script that answers how long the lock still lasts acquires with nil. */
-static enum lock_effect script_acquired(const struct audit_note *note, const struct lock_event *sight,
-                                        const struct resp_item *item) {
-    bool tells = note->script.kind == ADVISE_SCRIPT_ENTERS;
-    if (item->null)
-        return tells ? EFFECT_DONE : EFFECT_LOST;
-    if (item->type == ':' || item->type == '#')
-        return !tells && item->num > 0 ? EFFECT_DONE : EFFECT_LOST;
-    if (item->type == '+')
-        return EFFECT_DONE;
-    if (item->type != '$' || !sight->value)
-        return EFFECT_NOTHING;
-    return item->len == sight->value_len && memcmp(item->str, sight->value, item->len) == 0 ? EFFECT_DONE : EFFECT_LOST;
-}
-
+/* Reads the reply of a script. One that acquires says that it has acquired by OK, a number above zero, or the value
+ * that it wrote. Exception: a script that answers how long the lock still lasts acquires with nil. */
 static void sight_script(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
-    bool positive = item->type == ':' || item->type == '#' ? item->num > 0 : item->type == '+' || is_bulk(item);
-    if (sight->verb == LOCK_ACQUIRE)
-        sight->effect = script_acquired(note, sight, item);
-    else
+    bool number = item->type == ':' || item->type == '#', tells = note->script.kind == ADVISE_SCRIPT_ENTERS;
+    bool positive = number ? item->num > 0 : item->type == '+' || is_bulk(item);
+    bool own = sight->value && item->len == sight->value_len && memcmp(item->str, sight->value, item->len) == 0;
+    if (sight->verb != LOCK_ACQUIRE)
         sight->effect = positive ? EFFECT_DONE : EFFECT_ABSENT;
+    else if (item->null)
+        sight->effect = tells ? EFFECT_DONE : EFFECT_LOST;
+    else if (number)
+        sight->effect = positive && !tells ? EFFECT_DONE : EFFECT_LOST;
+    else if (item->type == '$' && sight->value)
+        sight->effect = own ? EFFECT_DONE : EFFECT_LOST;
+    else
+        sight->effect = item->type == '+' ? EFFECT_DONE : EFFECT_NOTHING;
     if (note->script.value == ADVISE_LITERAL && !sight->value)
         sight->value = ""; /* the value is always the same */
 }
