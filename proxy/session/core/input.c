@@ -34,12 +34,6 @@ enum {
 static const char FORWARDED[] =
     "Protocol error: a PROXY protocol header from an address that proxy-protocol does not name";
 
-/* Whether a line is a header of version 1. */
-static bool begins_forwarding(const char *line, size_t len) {
-    return reply_begins(line, len, "PROXY TCP4 ") || reply_begins(line, len, "PROXY TCP6 ") ||
-           reply_begins(line, len, "PROXY UNKNOWN");
-}
-
 /* Whether the waiting bytes are a header of version 2 behind its empty lines. Its NUL byte would make it wait for ever.
  */
 static inline bool waits_forwarding(const char *data, size_t len) {
@@ -223,7 +217,9 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     struct text encoded;
     text_init(&encoded);
     w->secret = false;
-    if (r->form == RESP_INLINE && begins_forwarding(data, r->line_len)) {
+    if (r->form == RESP_INLINE &&
+        (reply_begins(data, r->line_len, "PROXY TCP4 ") || reply_begins(data, r->line_len, "PROXY TCP6 ") ||
+         reply_begins(data, r->line_len, "PROXY UNKNOWN"))) { /* a header of version 1 */
         session_protocol_error(s, FORWARDED);
         return DISPATCHED;
     }

@@ -112,8 +112,8 @@ struct proxy_shared {
     /* Reloads the configuration; called from a worker's thread; may be NULL. False: it has errors, which are in the
      * log. True: `said` (of `size`) gets the names of changed directives that need a restart. */
     bool (*reload)(void *arg, char *said, size_t size);
-    /* For PROXY SWITCH: reads the upstream's address in the configuration (NULL, or the error, static); it is in use.
-     */
+    /* For PROXY SWITCH: reads the upstream's address in the configuration (NULL, or the error, static), and notes that
+     * it is the upstream now. As reload. */
     const char *(*next_upstream)(void *reload_arg, char *address, size_t size);
     void (*switched)(void *reload_arg, const char *address);
     void *reload_arg;
