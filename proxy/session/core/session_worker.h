@@ -270,8 +270,7 @@ struct worker *worker_here(void);
 /* Add a job for the end of the turn; run all jobs. */
 void worker_add_job(struct worker *w, struct worker_job *job);
 void worker_run_jobs(struct worker *w);
-/* Add a long task, to begin in a later turn after the tasks before it; do one step, and return whether there are more.
- */
+/* Add a long task, to begin in a later turn after the tasks before it; do one step: whether there are more. */
 void worker_add_slices(struct worker *w, struct worker_slices *work);
 bool worker_run_slice(struct worker *w);
 /* The lane for the proxy's questions about clients without login. */
