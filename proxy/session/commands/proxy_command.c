@@ -532,7 +532,7 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct request_clas
         proxy_show_later(s, k, engine_walk_new(LOCKS_SHOWN_MAX, false));
     else if (s->worker->shared->admin && class_arg_is(k, 1, "top") && k->request->argc <= 3)
         proxy_show_later(s, k, engine_walk_new(OLDEST_SHOWN_MAX, true));
-    else if (s->worker->shared->admin && class_arg_is(k, at, "incidents") && k->request->argc - 1 <= ADMIN_WORDS_MAX)
+    else if (s->worker->shared->admin && class_arg_is(k, at, "incidents") && k->request->argc - 1 <= PROXY_WORDS_MAX)
         proxy_show_later(s, k, NULL);
     else if (!proxy_shown(s, k))
         session_refuse(s, c, "ERR unknown subcommand or wrong number of arguments for '%s'. Try PROXY HELP.",

@@ -12,8 +12,7 @@ enum { LOCK_NAME_MAX = 32 * 1024 };
 
 /* The rule in force for a key, if its mode is enforce; else NULL. */
 const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
-/* The rule of a key if it is enforced or audited, or of semaphores (rule->permits), or a fence (rule->fence); or NULL.
- */
+/* The rule of a key if it is enforced or audited, or of semaphores (rule->permits), or a fence (rule->fence). */
 const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len);
 
 struct request_class {

@@ -34,14 +34,7 @@ enum {
 static const char FORWARDED[] =
     "Protocol error: a PROXY protocol header from an address that proxy-protocol does not name";
 
-/* Whether a line is a header of version 1. */
-static bool begins_forwarding(const char *line, size_t len) {
-    return reply_begins(line, len, "PROXY TCP4 ") || reply_begins(line, len, "PROXY TCP6 ") ||
-           reply_begins(line, len, "PROXY UNKNOWN");
-}
-
-/* Whether the waiting bytes are a header of version 2 behind its empty lines. Its NUL byte would make it wait for ever.
- */
+/* Whether the waiting bytes are a header of version 2 behind its empty lines; its NUL byte would wait for ever. */
 static inline bool waits_forwarding(const char *data, size_t len) {
     static const char rest[] = "\0\r\nQUIT\n";
     return len >= sizeof(rest) - 1 && data[0] == '\0' && memcmp(data, rest, sizeof(rest) - 1) == 0;
@@ -216,14 +209,14 @@ static void session_protocol_error(struct session *s, const char *error) {
     session_finish(s);
 }
 
-/* Encodes a request in canonical form and dispatches it: it is inline, or in a form that only Redis's parser accepts.
- */
+/* Encodes a request in canonical form and dispatches it: it is inline, or only Redis's parser accepts its form. */
 static enum dispatch_result dispatch_encoded(struct session *s, const struct resp_request *r, const char *data) {
     struct worker *w = s->worker;
-    struct text encoded;
-    text_init(&encoded);
+    struct text encoded = {0};
     w->secret = false;
-    if (r->form == RESP_INLINE && begins_forwarding(data, r->line_len)) {
+    if (r->form == RESP_INLINE &&
+        (reply_begins(data, r->line_len, "PROXY TCP4 ") || reply_begins(data, r->line_len, "PROXY TCP6 ") ||
+         reply_begins(data, r->line_len, "PROXY UNKNOWN"))) { /* a header of version 1 */
         session_protocol_error(s, FORWARDED);
         return DISPATCHED;
     }
@@ -319,8 +312,7 @@ static bool session_must_wait(struct session *s) {
            (s->epoch != upstream_epoch(s->worker->upstream));
 }
 
-/* Begins to forward an incomplete request. True: it has to wait; a client without login may wait for the node's word.
- */
+/* Begins to forward an incomplete request. True: it has to wait, perhaps for the node's word about its client. */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
     invariant(!s->stream, "two requests are forwarded at once");
     enum dispatch_result result = DISPATCH_WAIT;

@@ -88,8 +88,7 @@ void call_submit_node(struct call *c, struct upstream_node *node, const struct u
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-/* A request's owner is the structure that it belongs to besides its session, such as a transaction or a split. This is
- * its first member. Each function may be NULL. */
+/* A request's owner is what it belongs to besides its session: a transaction, a split. Each function may be NULL. */
 struct request_owner_ops {
     /* The session has ended while the request is in flight; the owner may end the request. */
     void (*left)(struct request *r);

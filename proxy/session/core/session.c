@@ -387,16 +387,6 @@ static void session_hold(struct session *s) {
     session_delay(s, DELAY_OUTPUT, upstream_hold(&head->call.up));
 }
 
-/* Lets requests go on that waited until the client had read. If it owes too much only now, its input is read again. */
-static void session_ease(struct session *s) {
-    bool eased = (s->delays & DELAY_OWES) && s->out.unsent < OUTPUT_LOW;
-    bool owes_now = !(s->delays & DELAY_OWES) && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
-    if (eased)
-        session_delay(s, DELAY_OWES, false);
-    if ((eased || owes_now) && !session_is_runnable(s) && s->state == SESSION_OPEN)
-        list_append(&s->worker->eased, &s->runnable_link); /* it continues in the loop's next turn */
-}
-
 /* Whether the output waits for the session's next reply: its input waits for a lock command in flight. A session's
  * commands on one lock run one after another, so their replies come one by one. A write for each was more than half of
  * what pipelined lock commands cost the proxy. A reply waits for three times as long as its own request has taken since
@@ -453,5 +443,11 @@ void session_flush(struct session *s) {
     else if (s->out.unsent < OUTPUT_LOW && (s->delays & DELAY_OUTPUT))
         session_go_on(s);
     session_watch(s, s->out.unsent > 0);
-    session_ease(s);
+    /* Requests go on that waited until the client had read. If it owes too much only now, its input is read again. */
+    bool eased = (s->delays & DELAY_OWES) && s->out.unsent < OUTPUT_LOW;
+    bool owes_now = !(s->delays & DELAY_OWES) && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
+    if (eased)
+        session_delay(s, DELAY_OWES, false);
+    if ((eased || owes_now) && !session_is_runnable(s) && s->state == SESSION_OPEN)
+        list_append(&w->eased, &s->runnable_link); /* it continues in the loop's next turn */
 }

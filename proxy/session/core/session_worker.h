@@ -113,8 +113,8 @@ struct proxy_shared {
      * errors, which are in the log. True: `said` (of `size`) gets the names of changed directives that need a
      * restart. */
     bool (*reload)(void *arg, char *said, size_t size);
-    /* For PROXY SWITCH: reads the address of the upstream in the configuration (NULL, or the error, static), and notes
-     * that it is the upstream now. As reload. */
+    /* For PROXY SWITCH: reads the upstream's address in the configuration (NULL, or the error, static), and notes that
+     * it is the upstream now. As reload. */
     const char *(*next_upstream)(void *reload_arg, char *address, size_t size);
     void (*switched)(void *reload_arg, const char *address);
     void *reload_arg;
@@ -271,8 +271,7 @@ struct worker *worker_here(void);
 /* Add a job for the end of the turn; run all jobs. */
 void worker_add_job(struct worker *w, struct worker_job *job);
 void worker_run_jobs(struct worker *w);
-/* Add a long task, to begin in a later turn after the tasks before it; do one step, and return whether there are more.
- */
+/* Add a long task, to begin in a later turn after the tasks before it; do one step: whether there are more. */
 void worker_add_slices(struct worker *w, struct worker_slices *work);
 bool worker_run_slice(struct worker *w);
 /* The lane for the proxy's questions about clients without login. */

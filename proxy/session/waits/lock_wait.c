@@ -627,8 +627,7 @@ static void serve(struct worker *w) {
         if (tries || waiter->yields_ms)
             t->called = worker_steady(w);
         int64_t look_ms = worker_steady_ms(w) + (waiter->yields_ms ? waiter->yields_ms : TRY_MS);
-        /* A session that yields to another proxy must not put off its next look, if it finds the lock free meanwhile.
-         */
+        /* A session that yields to another proxy must not put off its next look if it finds the lock free. */
         if (!waiter->look_ms || (waiter->yields_ms && look_ms < waiter->look_ms)) {
             waiter->look_ms = look_ms; /* if its wait ends before that, the next session in the queue looks then */
             waiting_look(w->shared->waiting, waiter, look_ms);
