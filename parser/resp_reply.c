@@ -288,36 +288,29 @@ enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t 
 /* ---- a reply that is complete in memory, element by element; the caller counts the elements -------- */
 
 /* Reads the element of type item->type whose first line begins at p. Returns the byte after it, or NULL. */
-static const char *read_item(const char *p, const char *end, struct resp_item *item) {
+static inline const char *read_item(const char *p, const char *end, struct resp_item *item) {
     const enum kind kind = kinds[(unsigned char)item->type];
     const char *behind = line_end(p, end);
     int64_t n;
     if (!behind || kind == KIND_UNKNOWN)
         return NULL;
-    item->len = (size_t)(behind - p) - 2;
-    switch (item->type) {
-    case '+':
-    case '-':
-    case ',':
-    case '(':
-        return behind;
-    case ':':
-        return resp_integer(p, item->len, &item->num) ? behind : NULL;
-    case '#':
-        item->num = *p == 't';
-        return item->len == 1 && (*p == 't' || *p == 'f') ? behind : NULL;
-    case '_':
-        item->null = true;
-        return item->len == 0 ? behind : NULL;
-    default:
-        break;
+    size_t len = (size_t)(behind - p) - 2;
+    if (kind == KIND_LINE) {
+        item->len = len;
+        item->null = item->type == '_';
+        if (item->type == ':')
+            return resp_integer(p, len, &item->num) ? behind : NULL;
+        item->num = item->type == '#' && *p == 't';
+        if (item->type == '#')
+            return len == 1 && (*p == 't' || *p == 'f') ? behind : NULL;
+        return item->null && len > 0 ? NULL : behind;
     }
-    if (!resp_integer(p, item->len, &n))
+    if (!resp_integer(p, len, &n))
         return NULL;
-    item->len = 0;
-    item->null = n == -1 && (kind == KIND_BULK || kind == KIND_ARRAY);
-    if (n < 0)
+    if (n < 0) {
+        item->null = n == -1 && (kind == KIND_BULK || kind == KIND_ARRAY);
         return item->null ? behind : NULL;
+    }
     if (kind == KIND_BULK || kind == KIND_BLOB) {
         if (n > end - behind - 2 || !resp_is_crlf(behind + n))
             return NULL;
