@@ -18,7 +18,7 @@
 #include "proxy/upstream/upstream.h"
 
 enum { ANSWER_MAX = 160 };
-/* A release without an answer is told again: the witness may have been stopped, with an undone attempt in its buffer. */
+/* A release without an answer is told again: a stopped witness may have an undone attempt in its buffer. */
 enum { FREE_AGAIN_MS = 1000, FREE_TRIES = 60, FREES_OWED_MAX = 10000 };
 #define MARK "lockkeeper-witness"
 
