@@ -90,8 +90,7 @@ static bool load_certificate(struct loading *l) {
            refuse(l, "tls-cert-file", o->cert_file, "a certificate in a PEM file that can be read");
 }
 
-/* Loads the certificate's private key. Whether key and certificate match is only checked if the certificate was
- * loaded. */
+/* Loads the certificate's private key. `certified`: the certificate was loaded, which the key must match. */
 static bool load_key(struct loading *l, bool certified) {
     const struct tls_options *o = l->o;
     if (!o->key_file)

@@ -18,8 +18,7 @@
 #include "proxy/upstream/upstream.h"
 
 enum { ANSWER_MAX = 160 };
-/* A release that a witness has not answered is told again: the witness may have been stopped for a moment, with an
- * attempt in its buffer that was undone since. */
+/* A release without an answer is told again: a stopped witness may have an undone attempt in its buffer. */
 enum { FREE_AGAIN_MS = 1000, FREE_TRIES = 60, FREES_OWED_MAX = 10000 };
 #define MARK "lockkeeper-witness"
 
@@ -212,8 +211,8 @@ static void part_ends(struct part *p, enum witness_answer answer) {
 
 /* ---- answers --------------------------------------------------------------------------------------- */
 
-/* Takes off an answer that the witness has come with a change of the set, which another process has made. A witness
- * that has voted here before goes on. */
+/* Takes off an answer that the witness has come with another process's change of the set. If it has voted here before,
+ * it goes on. */
 static void joins_read(struct witness *m, char *text) {
     char *joins = strstr(text, " joins ");
     long long n = 0;

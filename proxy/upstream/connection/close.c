@@ -34,8 +34,7 @@ void conn_lost_text(char *out, size_t size, const char *address, enum conn_end e
 
 /* ---- the end ---- */
 
-/* Logs that the node refused a connection, and how many it refused since the last line. Rate-limited: a client whose
- * login was revoked may try as often as it likes. */
+/* Logs a refusal. Rate-limited: a client whose login was revoked may try as often as it likes. */
 static void log_refusal(struct upstream_node *n, const char *reason) {
     int64_t now = clock_ms();
     n->refusals++;
@@ -65,8 +64,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
         break;
     case CONN_LOST:
     case CONN_TIMEOUT:
-        /* The first loss before a reply may be of this connection alone: its requests get another one. A pin may have
-         * waited for its first reply for hours. */
+        /* The first loss before a reply may be of this connection alone. A pin may have waited for hours for one. */
         failed = !c->proven && !c->pin && (end != CONN_LOST || n->failures > 0 || n->doubted);
         n->doubted |= !c->proven && !c->pin;
         if (failed)
@@ -152,8 +150,7 @@ void conn_retire_all(struct upstream_node *n) {
     LIST_EACH(c, &u->conns, struct upstream_conn, link)
     if (c->node == n)
         conn_retire(c);
-    /* An owner that hears of the end may open new connections, to the new machine, which stay: they come after `last`.
-     */
+    /* An owner that hears of the end may open connections to the new machine, which stay: they come after `last`. */
     const struct list_node *last = u->conns.prev;
     for (struct list_node *it = &u->conns; it != last;) {
         it = it->next;

@@ -182,8 +182,7 @@ void conn_flush(struct upstream_conn *c) {
     /* The node's time begins when all of the oldest request was sent. */
     bool due_later =
         !list_empty(&c->pending) && (oldest->open || !iobuf_sent(oldest->chunk, oldest->bytes + oldest->len - 1));
-    /* Times the newest request, if no other is being timed: from before it is written, since its answer may be there
-     * when the write returns. Requests on pins may wait for something. */
+    /* Times the newest request from before it is written, since its answer may be there when the write returns. */
     bool timed = c->timed_from_us == 0 && !c->pin && c->in_flight > 0;
     if (timed) {
         c->timed_from_us = clock_us();

@@ -39,8 +39,7 @@ struct control {
 
 /* ---- what a node may send ------------------------------------------------------------------------------ */
 
-/* hiredis allocates all elements of an array once its length is known. A cluster has at most 16384 slots, and the entry
- * of one slot, or of a master, is short. */
+/* hiredis allocates all elements of an array once it knows their number. A cluster has at most 16384 slots. */
 enum { MESSAGE_ELEMENTS = 3, ELEMENTS_MAX = 16384, NESTED_MAX = 1024 };
 
 #if HIREDIS_MAJOR >= 1
@@ -56,8 +55,7 @@ static bool is_word(const char *text, size_t len, const char *word) {
     return len == strlen(word) && memcmp(text, word, len) == 0;
 }
 
-/* Whether this element of a message on a subscribed connection is valid: "subscribe", CHANNEL, number or "message",
- * CHANNEL, text. */
+/* Whether this element of a message is valid: "subscribe", CHANNEL, number or "message", CHANNEL, text. */
 static bool message_part_ok(const redisReadTask *task, const char *text, size_t len) {
     if (task->type != REDIS_REPLY_STRING)
         return task->idx > 1 && task->type == REDIS_REPLY_INTEGER;

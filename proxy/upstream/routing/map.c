@@ -194,8 +194,7 @@ struct upstream_node *upstream_replica(const struct upstream *u, int slot, uint3
     return NULL;
 }
 
-/* The round trip by which nodes are compared. The present choice counts as a fifth shorter than it is, so that two
- * nodes that are as near do not take turns. */
+/* The round trip to compare. The present choice's counts as a fifth shorter, so that equal nodes do not take turns. */
 static int64_t distance(const struct upstream_node *n) {
     int64_t us = n->round_trip_us > 0 ? n->round_trip_us : INT64_MAX;
     return n->watch && n->watch->nearest ? us / 5 * 4 : us;

@@ -131,8 +131,7 @@ const char *router_no_node(struct upstream *u) {
     return u->error;
 }
 
-/* Queues a request on node `to`, or (`to` NULL) on the node that serves its slot. Returns NULL, or an error for
- * outcome_unsent. */
+/* Queues a request on node `to`, or (NULL) on the one that serves its slot. Returns an error for outcome_unsent. */
 static inline const char *place(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
     struct upstream_node *n = u->closing ? NULL : to ? to : choose_node(u, r);
     if (!n)
@@ -150,8 +149,7 @@ bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_no
     return upstream_map_is_old(u, n->failed_ms) || upstream_map_is_old(u, map_changed_ms());
 }
 
-/* Whether a request whose node is out of reach waits until the map shows whether another node has taken over. A thread
- * without requests has not heard of a failover. */
+/* Whether a request whose node is out of reach waits until the map shows whether another node has taken over. */
 static __attribute__((noinline)) bool await_map(struct upstream *u, struct upstream_request *r,
                                                 struct upstream_node *to) {
     return !r->node && !r->asking && upstream_may_be_replaced(u, to ? to : choose_node(u, r)) && wait_map(u, r);

@@ -19,8 +19,7 @@ bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstr
 
 /* Queues a request that was taken before on node `to`, or (NULL) on the node that serves its slot; else fails it. */
 void router_place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to);
-/* Repeats a request after a delay, which grows each time. False if it was repeated too often, or another request would
- * overtake it. */
+/* Repeats a request after a delay, which grows. False: it was repeated too often, or another would overtake it. */
 bool wait_delay(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
 /* Ends the wait of requests that began to wait before the finished round began, at started_ms: the round may have
  * missed the change that later ones wait for. */

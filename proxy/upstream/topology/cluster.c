@@ -25,8 +25,7 @@ static void cluster_collect(struct topology *t) {
 
 /* ---- CLUSTER SLOTS ---- */
 
-/* Reads an address of a CLUSTER SLOTS entry: a host and a port. If the host is nil or empty, it is the host of the node
- * that was asked. */
+/* Reads an address of a CLUSTER SLOTS entry. A host that is nil or empty is the host of the node that was asked. */
 static bool read_address(const struct topology *t, const redisReply *entry, struct address *at) {
     if (entry->type != REDIS_REPLY_ARRAY || entry->elements < 2 || entry->element[1]->type != REDIS_REPLY_INTEGER)
         return false;

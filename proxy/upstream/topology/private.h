@@ -35,8 +35,7 @@ struct link {
 void link_time(struct link *l, int64_t ms);
 /* Forgets the addresses of the name, and finds them anew. True: they are known. False: looked_up will be called. */
 bool link_find(struct link *l);
-/* Connects to the next address, within a time limit. False: it failed at once, or (`why` is unchanged) no address is
- * left. */
+/* Connects to the next address, within a time limit. False: it failed at once, or (`why` unchanged) none is left. */
 bool link_connect(struct link *l, char *why, size_t size);
 /* Drops the connection, in any state. */
 void link_drop(struct link *l);
@@ -82,8 +81,7 @@ struct topology {
     char reason[ADDRESS_MAX + REASON_MAX];
 };
 
-/* Prepares a topology; its first round starts in the loop's next turn. calm_ms: between rounds while all slots are
- * served. */
+/* Prepares a topology; its first round starts in the loop's next turn. calm_ms: between rounds while all is well. */
 void topology_init(struct topology *t, struct upstream *u, const struct topology_kind *kind, int64_t calm_ms);
 
 /* For collect: adds a candidate, if it is not in the list yet. */
