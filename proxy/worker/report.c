@@ -185,7 +185,7 @@ static int64_t left_ms(int64_t end_ms, int64_t now_ms) {
 }
 
 /* The sessions that wait for a key; `who` (NULL: not wanted) gets the first of them as text. */
-static struct waiting_view waiting_for(const struct worker *w, const struct lock_key *key, struct text *who) {
+static struct waiting_view waiting_for(struct worker *w, const struct lock_key *key, struct text *who) {
     return waiting_of(w->shared->waiting, key, engine_key_hash(w->shared->engine, key), WAITERS_SHOWN,
                       worker_steady_ms(w), who);
 }
