@@ -139,7 +139,8 @@ void readiness_ask(struct worker *w) {
         } else {
             build_lock_question(w, m->slot);
         }
-        call_submit_node(&r->call, upstream_master(w->upstream, i), &lane, w->build.data, w->build.len); /* the answer may come at once */
+        call_submit_node(&r->call, upstream_master(w->upstream, i), &lane, w->build.data,
+                         w->build.len); /* the answer may come at once */
     }
 }
 
