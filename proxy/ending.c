@@ -234,8 +234,7 @@ static int spawn(char **argv, const struct text own[OWN], const int *fds, size_t
     for (size_t i = 0; i < count; i++)
         if (copies[i] >= 0)
             close(copies[i]);
-    memory_free(copies);
-    memory_free(env);
+    MEMORY_FREE_ALL(copies, env);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     return failed;

@@ -71,7 +71,7 @@ void inherit_read(struct inherited *in) {
     }
     static const char *const variables[] = {HANDED_SOCKETS, HANDED_PATH,  HANDED_MARK,     HANDED_BOARD,
                                             "LISTEN_PID",   "LISTEN_FDS", "LISTEN_FDNAMES"};
-    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(variables); i++)
         unsetenv(variables[i]);
 }
 
@@ -125,9 +125,7 @@ void inherit_tell(struct inherited *in, char word) {
 }
 
 void inherit_free(struct inherited *in) {
-    memory_free(in->sockets);
-    memory_free(in->path);
-    memory_free(in->mark);
+    MEMORY_FREE_ALL(in->sockets, in->path, in->mark);
 }
 
 /* ---- addresses -------------------------------------------------------------------------------------- */
@@ -177,8 +175,7 @@ static const struct listen_claim *claimed(const struct listen_set *set, const st
 }
 
 static void add(struct listen_set *set, struct worker_socket s) {
-    set->sockets = memory_realloc(set->sockets, (set->count + 1) * sizeof(*set->sockets));
-    set->sockets[set->count++] = s;
+    *ARRAY_ADD(set->sockets, set->count) = s;
 }
 
 /* Takes the predecessor's sockets at an address, one for each thread that it had; if there are more threads now, the
@@ -247,8 +244,7 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
                           address, strerror(errno));
     }
     if (result > 0) {
-        set->claims = memory_realloc(set->claims, (set->claim_count + 1) * sizeof(*set->claims));
-        struct listen_claim *own = &set->claims[set->claim_count++];
+        struct listen_claim *own = ARRAY_ADD(set->claims, set->claim_count);
         *own = (struct listen_claim){.directive = directive};
         memcpy(&own->address, a->ai_addr, a->ai_addrlen);
         add_text(set, address, port, tls);
@@ -471,7 +467,6 @@ void listen_close(struct listen_set *set, bool handed) {
     struct stat file; /* a process that took over may have put its own file there */
     if (set->unix_path && !handed && stat(set->unix_path, &file) == 0 && file.st_ino == set->unix_inode)
         unlink(set->unix_path);
-    memory_free(set->sockets);
-    memory_free(set->claims);
+    MEMORY_FREE_ALL(set->sockets, set->claims);
     text_clear(&set->text);
 }

@@ -25,6 +25,7 @@
 #include "proxy/base/glob.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 #include "proxy/upstream/connection/connection.h"
 #include "proxy/witness/witness.h"
 #include "proxy/worker/worker.h"
@@ -162,8 +163,7 @@ bool live_check(const struct config *config, bool ports, struct config_errors *e
     struct secure secure;
     if (secure_load(&secure, &copy, errors))
         secure_clear(&secure);
-    memory_free(copy.tls.key_file_pass);
-    memory_free(copy.upstream_tls.key_file_pass);
+    MEMORY_FREE_ALL(copy.tls.key_file_pass, copy.upstream_tls.key_file_pass);
     struct inherited none = {.predecessor = -1};
     struct listen_set set;
     if (ports) {
@@ -334,7 +334,7 @@ static void put_in_force(struct live *l, const struct config *fresh, struct secu
 
 bool live_reload(void *arg, char *said, size_t size) {
     struct live *l = arg;
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     struct secure secure;
     struct config_errors errors = {0};
     struct text waiting = {0};
@@ -362,7 +362,6 @@ bool live_reload(void *arg, char *said, size_t size) {
     snprintf(said, size, "%s", waiting.len > 0 ? waiting.data : "");
     text_clear(&waiting);
     config_errors_clear(&errors);
-    pthread_mutex_unlock(&l->mutex);
     return done;
 }
 
@@ -370,7 +369,7 @@ const char *live_next_upstream(void *arg, char *address, size_t size) {
     struct live *l = arg;
     struct config_errors errors = {0};
     const char *error = NULL;
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     struct config *next = config_load(l->argc, l->argv, &errors);
     config_errors_each(&errors, log_error);
     if (errors.count > 0)
@@ -381,7 +380,6 @@ const char *live_next_upstream(void *arg, char *address, size_t size) {
         snprintf(address, size, "%s", next->upstream_addresses.words[0]);
     config_unref(next);
     config_errors_clear(&errors);
-    pthread_mutex_unlock(&l->mutex);
     return error;
 }
 
@@ -402,7 +400,7 @@ void live_show(void *arg, const struct report *report) {
         return; /* no name is that long */
     for (size_t i = 0; i < len; i++)
         lower[i] = (char)tolower((unsigned char)report->pattern[i]);
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     for (size_t i = 0; i < config_directive_count(); i++) {
         const char *name = config_directive_get(i).name;
         if (!config_shown(i) || (report->pattern && !glob_match(lower, len, name, strlen(name))))
@@ -412,5 +410,4 @@ void live_show(void *arg, const struct report *report) {
         report->text(report->arg, name, value.len > 0 ? value.data : "", value.len);
         text_clear(&value);
     }
-    pthread_mutex_unlock(&l->mutex);
 }

@@ -128,7 +128,7 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
 /* ---- signals ------------------------------------------------------------------------------------- */
 
 static const int SIGNALS[] = {SIGTERM, SIGINT, SIGQUIT, SIGUSR2, SIGHUP, SIGUSR1};
-enum { SIGNAL_COUNT = sizeof(SIGNALS) / sizeof(SIGNALS[0]) };
+enum { SIGNAL_COUNT = ARRAY_SIZE(SIGNALS) };
 
 static void on_signal(struct ev_loop *loop, struct ev_signal *signal, int events) {
     struct application *app = signal->data;
@@ -432,8 +432,7 @@ static void run(struct application *app) {
     close_pages(app);
     for (unsigned i = 0; i < threads; i++)
         worker_free(app->shared.workers[i]);
-    memory_free(app->threads);
-    memory_free(app->shared.workers);
+    MEMORY_FREE_ALL(app->threads, app->shared.workers);
 }
 
 static void print_error(int len, const char *line) {

@@ -20,6 +20,7 @@
 
 #include "proxy/base/clock.h"
 #include "proxy/base/log.h"
+#include "proxy/base/mutex.h"
 #include "proxy/upstream/upstream.h"
 
 enum {
@@ -83,10 +84,8 @@ static void run_command(const char *command, int out, pid_t parent) {
 }
 
 static bool stopping(void) {
-    pthread_mutex_lock(&watch.mutex);
-    bool stop = watch.stop;
-    pthread_mutex_unlock(&watch.mutex);
-    return stop;
+    MUTEX_GUARD(&watch.mutex);
+    return watch.stop;
 }
 
 /* Reads what the command prints, until it closes its output. False: it takes too long, or the proxy stops. */

@@ -26,6 +26,7 @@
 #include "proxy/base/list.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 #include "proxy/base/table.h"
 #include "proxy/base/units.h"
 
@@ -110,12 +111,10 @@ struct incidents *incidents_new(size_t rows) {
 
 void incidents_free(struct incidents *i) {
     TABLE_FOREACH(it, &i->groups)
-    memory_free(LIST_ENTRY(it, struct group, link));
+        memory_free(LIST_ENTRY(it, struct group, link));
     table_clear(&i->groups);
-    for (size_t n = 0; n < i->kind_count; n++) {
-        memory_free(i->kinds[n]->ring);
-        memory_free(i->kinds[n]);
-    }
+    for (size_t n = 0; n < i->kind_count; n++)
+        MEMORY_FREE_ALL(i->kinds[n]->ring, i->kinds[n]);
     memory_free(i->feed);
     pthread_mutex_destroy(&i->mutex);
     memory_free(i);
@@ -141,7 +140,7 @@ static void write_line(const struct incident *e, const char *action, uint64_t co
                                        text_field("action", action),
                                        {.name = "count", .number = (long long)(count ? count : 1)},
                                        {.name = "seconds", .number = seconds}};
-    size_t field_count = sizeof(fields) / sizeof(fields[0]) - (count ? 0 : 1);
+    size_t field_count = ARRAY_SIZE(fields) - (count ? 0 : 1);
     size_t n = 0;
     int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)count);
     for (int i = 0; i < len; i++) { /* 4,940 for 4940 */
@@ -162,10 +161,9 @@ static bool is_over(int64_t since_ms, int64_t now_ms) {
 }
 
 void incidents_tell(struct incidents *i, int64_t now_ms, bool all) {
-    pthread_mutex_lock(&i->mutex);
+    MUTEX_GUARD(&i->mutex);
     unsigned lines = 0;
-    LIST_FOREACH_SAFE(it, &i->pending) {
-        struct group *g = LIST_ENTRY(it, struct group, pending);
+    LIST_EACH_SAFE(g, &i->pending, struct group, pending) {
         if (all || (lines < LINES_A_TICK && is_over(g->told_ms, now_ms))) {
             invariant(g->untold > 0 && !list_empty(&g->pending), "a group has nothing to log");
             int64_t since = now_ms - g->told_ms;
@@ -176,7 +174,6 @@ void incidents_tell(struct incidents *i, int64_t now_ms, bool all) {
             lines++;
         }
     }
-    pthread_mutex_unlock(&i->mutex);
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------- */
@@ -213,12 +210,10 @@ static struct group *group_of(struct incidents *i, struct kind *kind, const stru
         ((uint64_t)text_hash(e->rule, strlen(e->rule)) << 32 | text_hash(e->identity, strlen(e->identity))) ^
         (uintptr_t)kind;
     hash ^= hash >> 32;
-    for (struct table_link *it = table_chain(&i->groups, hash); it; it = it->next) {
-        struct group *g = LIST_ENTRY(it, struct group, link);
+    TABLE_CHAIN(g, &i->groups, hash, struct group, link)
         if (g->hash == hash && g->kind == kind && strcmp(g->last.rule, e->rule) == 0 &&
             strcmp(g->last.identity, e->identity) == 0)
             return g;
-    }
     if (i->groups.count >= GROUPS_MAX) { /* removes the group without incidents for longest, if it is long enough */
         struct group *quiet = LIST_ENTRY(list_first(&i->quiet), struct group, quiet);
         invariant(quiet != &quiet->kind->others && quiet->count > 0, "the others of a kind are among the groups");
@@ -278,10 +273,8 @@ void incidents_add(struct incidents *i, const struct incident *e, const char *ac
         i->feed[i->seq % FEED_ROWS] = *e;
         i->feed[i->seq % FEED_ROWS].seq = i->seq;
         /* A listener's `wake` runs with the store locked. */
-        LIST_FOREACH(it, &i->ears) {
-            const struct incidents_ear *ear = LIST_ENTRY(it, struct incidents_ear, link);
+        LIST_EACH(ear, &i->ears, const struct incidents_ear, link)
             ear->wake(ear->arg);
-        }
     }
     bool at_once = g->untold == 0 && (!g->told_ms || is_over(g->told_ms, e->time_ms));
     if (at_once && is_over(i->lines_since_ms, e->time_ms)) {
@@ -368,7 +361,7 @@ static struct incident_sum *sums_sorted(const struct incidents *i, const struct 
     struct incident_sum *all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(*all));
     *count = 0;
     TABLE_FOREACH(it, &i->groups)
-    add_sum(all, count, LIST_ENTRY(it, struct group, link), wanted);
+        add_sum(all, count, LIST_ENTRY(it, struct group, link), wanted);
     for (size_t k = 0; k < i->kind_count; k++)
         add_sum(all, count, &i->kinds[k]->others, wanted);
     if (*count > 0)
@@ -589,11 +582,10 @@ struct incidents_ear *incidents_listen(struct incidents *i, void (*wake)(void *a
     struct incidents_ear *ear = memory_zalloc(sizeof(*ear));
     ear->wake = wake;
     ear->arg = arg;
-    pthread_mutex_lock(&i->mutex);
+    MUTEX_GUARD(&i->mutex);
     if (!i->feed)
         i->feed = memory_zalloc(FEED_ROWS * sizeof(*i->feed));
     list_append(&i->ears, &ear->link);
-    pthread_mutex_unlock(&i->mutex);
     return ear;
 }
 
@@ -627,9 +619,8 @@ struct incident_watch *incident_watch_new(struct incidents *i, const char *const
     watch->wanted = q.filter;
     if (q.filter.pattern)
         watch->wanted.pattern = memory_strndup(q.filter.pattern, q.filter.pattern_len);
-    pthread_mutex_lock(&i->mutex);
+    MUTEX_GUARD(&i->mutex);
     watch->at = i->seq + 1;
-    pthread_mutex_unlock(&i->mutex);
     return watch;
 }
 

@@ -245,7 +245,7 @@ static void put_status(const struct pages *p, struct text *out) {
     text_printf(out, "{\"ready\":%s,\"figures\":{", p->source.unready(p->source.arg, false) ? "false" : "true");
     (void)source->report(source->worker, REPORT_INFO, &r);
     text_printf(out, "}");
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(arrays); i++) {
         array_next(&j, arrays[i].name);
         r.text = arrays[i].kind == REPORT_ADVICE ? put_advice : json_text;
         j.shown = arrays[i].kind == REPORT_RULES ? LONG_SHOWN : TEXT_SHOWN;
@@ -441,8 +441,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
 }
 
 static void resume_waiting(struct pages *p) {
-    LIST_FOREACH(it, &p->visits) {
-        struct visit *v = LIST_ENTRY(it, struct visit, link);
+    LIST_EACH(v, &p->visits, struct visit, link) {
         if (!v->waiting)
             continue;
         v->gathered = true;
@@ -500,13 +499,10 @@ static void give_up(struct pages *p, struct visit *v) {
 static bool give_up_one(struct pages *p, size_t room) {
     struct visit *victim = NULL;
     size_t most = 0;
-    LIST_FOREACH(it, &p->visits) {
-        struct visit *v = LIST_ENTRY(it, struct visit, link);
+    LIST_EACH(v, &p->visits, struct visit, link) {
         size_t count = 0;
-        LIST_FOREACH(other, &p->visits) {
-            const struct visit *o = LIST_ENTRY(other, struct visit, link);
+        LIST_EACH(o, &p->visits, const struct visit, link)
             count += !o->given_up && memcmp(o->address, v->address, ADDRESS_BYTES) == 0;
-        }
         if (!v->given_up && count > most) { /* the first is the oldest */
             most = count;
             victim = v;
@@ -547,11 +543,9 @@ void pages_run(struct pages *p) {
     let_in(p);
     MHD_run(p->daemon);
     int64_t now = clock_even_ms();
-    LIST_FOREACH(it, &p->visits) {
-        struct visit *v = LIST_ENTRY(it, struct visit, link);
+    LIST_EACH(v, &p->visits, struct visit, link)
         if (!v->given_up && v->deadline_ms <= now)
             give_up(p, v);
-    }
     size_t before = p->visit_count;
     while (give_up_one(p, CONNECTIONS_MAX))
         ;
@@ -596,11 +590,9 @@ long long pages_wait_ms(struct pages *p) {
     if (MHD_get_timeout(p->daemon, &ms) == MHD_YES && ms == 0)
         return 0;
     int64_t until = p->paused_until_ms ? p->paused_until_ms : INT64_MAX, now = clock_even_ms();
-    LIST_FOREACH(it, &p->visits) {
-        const struct visit *v = LIST_ENTRY(it, struct visit, link);
+    LIST_EACH(v, &p->visits, const struct visit, link)
         if (!v->given_up && v->deadline_ms < until)
             until = v->deadline_ms;
-    }
     return until == INT64_MAX ? -1 : until > now ? (long long)(until - now) : 0;
 }
 

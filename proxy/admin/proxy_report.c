@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "proxy/base/clock.h"
+#include "proxy/base/memory.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/base/units.h"
 
@@ -399,7 +400,7 @@ static bool do_help(struct call *c) {
         "SWITCH -- ends the pause at the upstream that the configuration names now, if it has all data.",
         "CONFIG [pattern] -- the directives that are in force, as CONFIG GET; passwords are not shown.",
     };
-    size_t n = sizeof(lines) / sizeof(lines[0]);
+    size_t n = ARRAY_SIZE(lines);
     text_printf(c->reply, "*%zu\r\n", n);
     for (size_t i = 0; i < n; i++)
         text_printf(c->reply, "+%s\r\n", lines[i]);
@@ -429,8 +430,7 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
         {"advise", 0, false, do_advise, REPORT_INFO},
         {"config", 1, false, do_config, REPORT_INFO},
     };
-    size_t at = count > 0 && text_is(words[0], lens[0], "lines"), row = 0,
-           rows = sizeof(subcommands) / sizeof(subcommands[0]);
+    size_t at = count > 0 && text_is(words[0], lens[0], "lines"), row = 0, rows = ARRAY_SIZE(subcommands);
     while (at < count && row < rows && !text_is(words[at], lens[at], subcommands[row].name))
         row++;
     if (at >= count || row == rows || count - at - 1 > subcommands[row].words_max ||

@@ -111,7 +111,7 @@ static void add_rule(struct text *l, const struct evidence *r) {
         text_printf(l, " kind semaphore");
         return;
     }
-    for (unsigned i = 0; r->kinds & ~(unsigned)ADVISE_STRING && i < sizeof(KINDS) / sizeof(KINDS[0]); i++)
+    for (unsigned i = 0; r->kinds & ~(unsigned)ADVISE_STRING && i < ARRAY_SIZE(KINDS); i++)
         if (r->kinds & 1u << i) {
             text_printf(l, "%s%s", before, KINDS[i]);
             before = ",";
@@ -492,6 +492,5 @@ void advise_each(struct observer *o, const struct lock_rules *rules, int64_t now
         advise_line(&lines.row[i], &line);
         say(&line, fn, arg);
     }
-    memory_free(rows.row);
-    memory_free(lines.row);
+    MEMORY_FREE_ALL(rows.row, lines.row);
 }

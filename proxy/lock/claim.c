@@ -191,15 +191,13 @@ void tenure_begin(struct shard *sh, const struct claim *c, const struct lock_rul
 /* The loop walks peers, and not entries: a tenure that makes room for another one may free its entry. */
 void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules) {
     SHARDS_FOREACH(sh, e, lock_rules_fence_count(rules) > 0 ? ALL_SHARDS : 0)
-    TABLE_FOREACH(it, &sh->peers) {
-        const struct peer *p = LIST_ENTRY(it, struct peer, link);
-        LIST_FOREACH(of_peer, &p->claims) {
-            const struct claim *c = LIST_ENTRY(of_peer, struct claim, of_peer);
-            const struct lock_rule *rule = lock_rules_rule_of(rules, c->entry->name, c->entry->len);
-            if (rule && rule->mode != LOCK_MODE_OFF)
-                tenure_begin(sh, c, rule);
+        TABLE_EACH(p, &sh->peers, const struct peer, link) {
+            LIST_EACH(c, &p->claims, const struct claim, of_peer) {
+                const struct lock_rule *rule = lock_rules_rule_of(rules, c->entry->name, c->entry->len);
+                if (rule && rule->mode != LOCK_MODE_OFF)
+                    tenure_begin(sh, c, rule);
+            }
         }
-    }
 }
 
 void tenure_renumber(const struct claim *c, uint64_t fence) {
@@ -214,10 +212,8 @@ bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint
         const struct peer *p = peer_find(sh, s->id);
         if (!p)
             continue;
-        LIST_FOREACH(it, &p->tenures) {
-            const struct tenure *t = LIST_ENTRY(it, struct tenure, of_peer);
+        LIST_EACH(t, &p->tenures, const struct tenure, of_peer)
             has = has || (t->entry->db == db && t->rule->fence_enforced);
-        }
     }
     return has;
 }

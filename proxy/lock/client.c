@@ -4,6 +4,7 @@
  */
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 #include "proxy/base/text.h"
 #include "proxy/lock/ledger.h"
 
@@ -36,7 +37,7 @@ bool client_library_multiplexes(const char *name, size_t len) {
         len = (size_t)(bracket - name);
     while (len > 0 && name[len - 1] == ' ')
         len--;
-    for (size_t i = 0; i < sizeof(MULTIPLEXING_LIBRARIES) / sizeof(MULTIPLEXING_LIBRARIES[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(MULTIPLEXING_LIBRARIES); i++)
         if (text_is(name, len, MULTIPLEXING_LIBRARIES[i]))
             return true;
     return false;
@@ -55,9 +56,8 @@ void client_table_init(struct client_table *t, uint64_t seed) {
 }
 
 void client_table_clear(struct client_table *t) {
-    TABLE_FOREACH(it, &t->table) {
+    TABLE_FOREACH(it, &t->table)
         memory_free(LIST_ENTRY(it, struct lock_client, link));
-    }
     table_clear(&t->table);
     pthread_mutex_destroy(&t->mutex);
 }
@@ -67,7 +67,7 @@ struct lock_client *client_get(struct client_table *t, const char *name, size_t 
         len = LOCK_IDENTITY_MAX;
     uint64_t hash = hash_bytes(&t->seed, name, len);
     struct lock_client *c = NULL;
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     for (struct table_link *it = table_chain(&t->table, hash); it && !c; it = it->next) {
         struct lock_client *known = LIST_ENTRY(it, struct lock_client, link);
         if (known->hash == hash && known->len == len && memcmp(known->name, name, len) == 0)
@@ -86,14 +86,12 @@ struct lock_client *client_get(struct client_table *t, const char *name, size_t 
     c->refs++;
     if (opens)
         c->open++;
-    pthread_mutex_unlock(&t->mutex);
     return c;
 }
 
 void client_ref(struct client_table *t, struct lock_client *c) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     c->refs++;
-    pthread_mutex_unlock(&t->mutex);
 }
 
 bool client_still_here(const struct peer *p) {
@@ -101,34 +99,29 @@ bool client_still_here(const struct peer *p) {
 }
 
 bool client_closed_peer(struct client_table *t, struct peer *p) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     bool here = client_still_here(p);
     if (here && list_empty(&p->closed_link))
         list_append(&p->client->closed_peers, &p->closed_link);
-    pthread_mutex_unlock(&t->mutex);
     return here;
 }
 
 bool engine_client_connected(struct lock_engine *e, uint64_t hash) {
     struct client_table *t = &e->clients;
     bool open = false;
-    pthread_mutex_lock(&t->mutex);
-    for (struct table_link *it = table_chain(&t->table, hash); it; it = it->next) {
-        const struct lock_client *c = LIST_ENTRY(it, struct lock_client, link);
+    MUTEX_GUARD(&t->mutex);
+    TABLE_CHAIN(c, &t->table, hash, const struct lock_client, link)
         open = open || (c->hash == hash && c->open > 0);
-    }
-    pthread_mutex_unlock(&t->mutex);
     return open;
 }
 
 void client_put(struct client_table *t, struct lock_client *c) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     invariant(c->refs > 0, "a client without references is given back");
     if (--c->refs == 0) {
         table_remove(&t->table, &c->link, c->hash);
         memory_free(c);
     }
-    pthread_mutex_unlock(&t->mutex);
 }
 
 uint64_t lock_client_hash(const struct lock_client *c) {
@@ -165,11 +158,9 @@ void orphan_attend(struct orphan *st, struct lock_session *s) {
 
 /* The first orphan that waits for a successor and has a live lease. */
 static struct orphan *first_waiting(const struct lock_client *client) {
-    LIST_FOREACH(it, &client->orphans) {
-        struct orphan *st = LIST_ENTRY(it, struct orphan, of_client);
+    LIST_EACH(st, &client->orphans, struct orphan, of_client)
         if (st->leases > 0)
             return st;
-    }
     return NULL;
 }
 
@@ -205,7 +196,7 @@ struct orphan *orphan_new(struct lock_client *client, int64_t now_ms) {
 
 void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
     struct lock_client *client = s->client;
-    pthread_mutex_lock(&e->clients.mutex);
+    MUTEX_GUARD(&e->clients.mutex);
     list_append(&client->sessions, &s->of_client);
     s->came = ++client->comings;
     s->came_ms = now_ms;
@@ -218,19 +209,17 @@ void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_m
         atomic_store(&client->kept, false);
         atomic_store(&client->back, true);
     }
-    pthread_mutex_unlock(&e->clients.mutex);
 }
 
 void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms) {
     struct lock_client *client = s->client;
-    pthread_mutex_lock(&e->clients.mutex);
+    MUTEX_GUARD(&e->clients.mutex);
     list_remove(&s->of_client);
     struct orphan *st = s->orphan;
     if (atomic_load(&e->leaving)) { /* a session that this process disconnects counts as connected */
         if (st)
             st->successor = NULL;
         s->orphan = NULL;
-        pthread_mutex_unlock(&e->clients.mutex);
         return;
     }
     if (st) {
@@ -248,7 +237,6 @@ void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, in
         s->left = st;
         st->refs++;
     }
-    pthread_mutex_unlock(&e->clients.mutex);
 }
 
 void orphan_put(struct lock_engine *e, struct orphan **at) {
@@ -256,14 +244,13 @@ void orphan_put(struct lock_engine *e, struct orphan **at) {
     if (!st)
         return;
     *at = NULL;
-    pthread_mutex_lock(&e->clients.mutex);
+    MUTEX_GUARD(&e->clients.mutex);
     invariant(st->refs > 0, "an orphan without references is given back");
     if (--st->refs == 0) {
         orphan_unattend(st);
         list_remove(&st->of_client);
         memory_free(st);
     }
-    pthread_mutex_unlock(&e->clients.mutex);
 }
 
 /* ---- live leases ----------------------------------------------------------------------------------- */
@@ -281,9 +268,8 @@ void orphan_count(struct claim *c) {
 void successor_counts(struct shard *sh, struct claim *c) {
     if (c->succession != SUCCESSION_WAITS || !c->peer->orphan)
         return;
-    pthread_mutex_lock(&sh->engine->clients.mutex);
+    MUTEX_GUARD(&sh->engine->clients.mutex);
     orphan_count(c);
-    pthread_mutex_unlock(&sh->engine->clients.mutex);
 }
 
 void successor_over(struct shard *sh, struct claim *c) {
@@ -291,7 +277,7 @@ void successor_over(struct shard *sh, struct claim *c) {
         return;
     struct orphan *st = c->peer->orphan, *next;
     claim_succession_enter(c, SUCCESSION_WAITS);
-    pthread_mutex_lock(&sh->engine->clients.mutex);
+    MUTEX_GUARD(&sh->engine->clients.mutex);
     if (--st->leases == 0 && st->successor) {
         orphan_unattend(st);
         list_append(&st->client->orphans, &st->of_client);
@@ -299,5 +285,4 @@ void successor_over(struct shard *sh, struct claim *c) {
         if (next)
             orphan_offer(next);
     }
-    pthread_mutex_unlock(&sh->engine->clients.mutex);
 }

@@ -47,17 +47,17 @@ void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg) {
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
-    for (size_t n = 0; sh->contention && n < CONTENTION_SETS * CONTENTION_WAYS; n++) {
-        struct lock_contention *of = &sh->contention[n].of;
-        const struct lock_key key = {of->db, of->name, of->name_len};
-        age(&sh->contention[n], now_ms);
-        of->waiters = 0;
-        const struct entry *en = of->cut || of->all == 0 ? NULL : entry_find(sh, &key, sh->contention[n].hash);
-        for (const struct contender *w = en && en->live_fence ? entry_contender_list(en) : NULL; w; w = w->next)
-            of->waiters += w->lost && w->lost_fence == en->live_fence;
-        if (of->all > 0)
-            fn(arg, of);
-    }
+        for (size_t n = 0; sh->contention && n < CONTENTION_SETS * CONTENTION_WAYS; n++) {
+            struct lock_contention *of = &sh->contention[n].of;
+            const struct lock_key key = {of->db, of->name, of->name_len};
+            age(&sh->contention[n], now_ms);
+            of->waiters = 0;
+            const struct entry *en = of->cut || of->all == 0 ? NULL : entry_find(sh, &key, sh->contention[n].hash);
+            for (const struct contender *w = en && en->live_fence ? entry_contender_list(en) : NULL; w; w = w->next)
+                of->waiters += w->lost && w->lost_fence == en->live_fence;
+            if (of->all > 0)
+                fn(arg, of);
+        }
 }
 
 /* ---- times ------------------------------------------------------------------------------------- */
@@ -125,7 +125,7 @@ void engine_waited(struct lock_engine *e, const struct lock_plan *plan, int64_t 
 struct lock_times engine_other_times(struct lock_engine *e) {
     struct lock_times sum = {0};
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
-    lock_times_add(&sum, &sh->others);
+        lock_times_add(&sum, &sh->others);
     return sum;
 }
 

@@ -1,5 +1,6 @@
 /* Reports incidents, and names kinds and outcomes. The texts never contain a lock's value or a token. */
 #include "proxy/lock/ledger.h"
+#include "proxy/base/memory.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -44,7 +45,7 @@ static const struct {
 };
 
 bool lock_outcome_parse(const char *text, size_t len, enum lock_outcome *outcome) {
-    for (size_t i = 0; i < sizeof(OUTCOME_NAMES) / sizeof(OUTCOME_NAMES[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(OUTCOME_NAMES); i++)
         if (text && strlen(OUTCOME_NAMES[i].name) == len && memcmp(OUTCOME_NAMES[i].name, text, len) == 0) {
             *outcome = OUTCOME_NAMES[i].outcome;
             return true;
@@ -65,7 +66,7 @@ void incident_report(struct shard *sh, enum lock_incident_kind kind, const struc
     incident.kind = kind;
     incident.action = action;
     incident.holder_len = on->holder ? on->holder_len : 0;
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
         *texts[i] = *texts[i] ? *texts[i] : "";
     sh->stats.incidents[kind]++;
     sh->engine->sink.incident(sh->engine->sink.arg, &incident);

@@ -425,33 +425,33 @@ unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
 unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
     SHARDS_FOREACH(sh, e, asked < max ? ALL_SHARDS : 0)
-    CLAIMS_FOREACH(c, sh) {
-        if (asked == max || !is_renewed(c, now_ms) || claim_asked(c) || !lease_owner_here(c) ||
-            c->end_ms >= now_ms + ms + c->period_ms / 3)
-            continue;
-        ask_renewal(sh, c, c->period_ms + ms, now_ms);
-        timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
-        asked++;
-    }
+        CLAIMS_FOREACH(c, sh) {
+            if (asked == max || !is_renewed(c, now_ms) || claim_asked(c) || !lease_owner_here(c) ||
+                c->end_ms >= now_ms + ms + c->period_ms / 3)
+                continue;
+            ask_renewal(sh, c, c->period_ms + ms, now_ms);
+            timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
+            asked++;
+        }
     return asked;
 }
 
 unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms) {
     unsigned lost = 0;
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
-    CLAIMS_FOREACH(c, sh) {
-        if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))
-            continue;
-        bool own = !c->peer->remote && !c->shown;
-        struct lock_incident on = lease_occasion(c, now_ms);
-        if (own && lost < reports && !claim_doubtful(c) && lease_owner_here(c))
-            incident_report(sh, INCIDENT_RENEWAL_LOST, &on,
-                            "the Redis that held the lease has ended, and kept nothing");
-        c->renewing = false;
-        lease_end(sh, c, LEASE_GONE, now_ms);
-        timer_set(&sh->timers, &c->timer, now_ms);
-        lost += own;
-    }
+        CLAIMS_FOREACH(c, sh) {
+            if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))
+                continue;
+            bool own = !c->peer->remote && !c->shown;
+            struct lock_incident on = lease_occasion(c, now_ms);
+            if (own && lost < reports && !claim_doubtful(c) && lease_owner_here(c))
+                incident_report(sh, INCIDENT_RENEWAL_LOST, &on,
+                                "the Redis that held the lease has ended, and kept nothing");
+            c->renewing = false;
+            lease_end(sh, c, LEASE_GONE, now_ms);
+            timer_set(&sh->timers, &c->timer, now_ms);
+            lost += own;
+        }
     return lost;
 }
 

@@ -46,8 +46,7 @@ static void contenders_free(struct entry *en) {
 void ledger_clear(struct lock_engine *e) {
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
-        TABLE_FOREACH(it, &sh->entries) {
-            struct entry *en = LIST_ENTRY(it, struct entry, link);
+        TABLE_EACH(en, &sh->entries, struct entry, link) {
             while (entry_contender_list(en))
                 contender_remove(sh, entry_contender_list(en));
             while (entry_tenures(en))
@@ -57,8 +56,7 @@ void ledger_clear(struct lock_engine *e) {
             contenders_free(en);
             memory_free(en);
         }
-        TABLE_FOREACH(it, &sh->peers) {
-            struct peer *p = LIST_ENTRY(it, struct peer, link);
+        TABLE_EACH(p, &sh->peers, struct peer, link) {
             session_stats_clear(p);
             alarms_clear(p);
             if (p->orphan && --p->orphan->refs == 0)
@@ -76,8 +74,7 @@ void ledger_clear(struct lock_engine *e) {
         }
         table_clear(&sh->entries);
         table_clear(&sh->peers);
-        memory_free(sh->contention);
-        memory_free(sh->timers.slots);
+        MEMORY_FREE_ALL(sh->contention, sh->timers.slots);
         pthread_mutex_destroy(&sh->mutex);
     }
 }
@@ -169,12 +166,10 @@ struct lock_key entry_key(const struct entry *en) {
 }
 
 struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash) {
-    for (struct table_link *it = table_chain(&sh->entries, hash); it; it = it->next) {
-        struct entry *en = LIST_ENTRY(it, struct entry, link);
+    TABLE_CHAIN(en, &sh->entries, hash, struct entry, link)
         if (en->hash == (uint32_t)hash && en->db == key->db && en->len == key->len &&
             bytes_same(en->name, key->name, key->len))
             return en;
-    }
     return NULL;
 }
 
@@ -591,8 +586,7 @@ void contender_remove(struct shard *sh, struct contender *w) {
     w->peer->contender_count--;
     timer_set(&sh->timers, &w->timer, NO_DEADLINE);
     queue_forget(w);
-    memory_free(w->seen);
-    memory_free(w);
+    MEMORY_FREE_ALL(w->seen, w);
 }
 
 /* ---- what refers to workloads ---------------------------------------------------------------- */

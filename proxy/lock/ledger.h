@@ -583,7 +583,7 @@ static inline struct shard *shard_next(struct lock_engine *e, struct shard *befo
 /* Walks all claims of a shard; the body may not remove them. */
 #define CLAIMS_FOREACH(c, sh)                                                                                          \
     TABLE_FOREACH(it, &(sh)->entries)                                                                                  \
-    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
+        for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
 
 /* ---- ledger.c -------------------------------------------------------------------------------- */
 

@@ -18,7 +18,7 @@ static const struct metric_row stat_rows[] = {
 #undef STAT_ROW
 };
 
-const struct metric_table lock_counters = {stat_rows, sizeof(stat_rows) / sizeof(stat_rows[0])};
+const struct metric_table lock_counters = {stat_rows, ARRAY_SIZE(stat_rows)};
 
 void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
     *stats = (struct lock_stats){0};
@@ -39,11 +39,11 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
 int64_t engine_longest_ms(struct lock_engine *e, int64_t now_ms) {
     int64_t longest_ms = 0;
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
-    CLAIMS_FOREACH(c, sh) {
-        int64_t left_ms = c->end_ms == 0 ? INT64_MAX : c->end_ms - now_ms;
-        if (c->fence && claim_is_live(c, now_ms) && left_ms > longest_ms)
-            longest_ms = left_ms;
-    }
+        CLAIMS_FOREACH(c, sh) {
+            int64_t left_ms = c->end_ms == 0 ? INT64_MAX : c->end_ms - now_ms;
+            if (c->fence && claim_is_live(c, now_ms) && left_ms > longest_ms)
+                longest_ms = left_ms;
+        }
     return longest_ms;
 }
 
@@ -145,8 +145,7 @@ struct lock_walk *engine_walk_new(size_t max, bool oldest) {
 void engine_walk_free(struct lock_walk *walk) {
     for (size_t i = 0; i < walk->count; i++)
         memory_free(walk->views[i].text);
-    memory_free(walk->views);
-    memory_free(walk);
+    MEMORY_FREE_ALL(walk->views, walk);
 }
 
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms) {

@@ -3,6 +3,7 @@
 #include "proxy/lock/member.h"
 
 #include "parser/invariant.h"
+#include "proxy/base/mutex.h"
 #include "proxy/base/units.h"
 
 void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len) {
@@ -19,7 +20,7 @@ void engine_session_overlapped(struct lock_engine *e, struct lock_session *s) {
         return;
     s->overlapped = true;
     SHARDS_FOREACH(sh, e, s->shards)
-    peer_find(sh, s->id)->overlapped = true;
+        peer_find(sh, s->id)->overlapped = true;
 }
 
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len) {
@@ -35,11 +36,10 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
 enum { LEAVE_STEPS = 64 };
 
 static void steps_begin(struct lock_engine *e, int64_t now_ms) {
-    pthread_mutex_lock(&e->clients.mutex);
+    MUTEX_GUARD(&e->clients.mutex);
     if (e->leave_ms != now_ms)
         e->leave_steps = LEAVE_STEPS;
     e->leave_ms = now_ms;
-    pthread_mutex_unlock(&e->clients.mutex);
 }
 
 /* Whether one more step may be taken in this millisecond. If this process stops, all may. */
@@ -128,12 +128,11 @@ static void leave_all(struct lock_engine *e, struct list_node *from, int64_t now
  */
 static void last_left(struct lock_engine *e, struct lock_client *client, int64_t now_ms) {
     leave_all(e, &client->closed_peers, now_ms);
-    pthread_mutex_lock(&e->clients.mutex);
+    MUTEX_GUARD(&e->clients.mutex);
     if (!list_empty(&client->closed_peers)) {
         list_splice(&e->departing, &client->closed_peers);
         atomic_store(&e->departs, true);
     }
-    pthread_mutex_unlock(&e->clients.mutex);
 }
 
 bool member_departures(struct lock_engine *e, int64_t now_ms) {
@@ -141,10 +140,9 @@ bool member_departures(struct lock_engine *e, int64_t now_ms) {
         return false;
     steps_begin(e, now_ms);
     leave_all(e, &e->departing, now_ms);
-    pthread_mutex_lock(&e->clients.mutex);
+    MUTEX_GUARD(&e->clients.mutex);
     bool more = !list_empty(&e->departing);
     atomic_store(&e->departs, more);
-    pthread_mutex_unlock(&e->clients.mutex);
     return more;
 }
 
@@ -198,12 +196,11 @@ static void keep_one_shot(struct shard *sh, struct claim *c, int64_t now_ms) {
 
 /* Notes that a session of the client has closed; the caller keeps its reference. Returns whether it was the last. */
 static bool client_close(struct client_table *t, struct lock_client *c) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     invariant(c->open > 0, "a client without sessions has one less");
     bool last = --c->open == 0;
     if (last)
         atomic_fetch_add(&c->epoch, 1);
-    pthread_mutex_unlock(&t->mutex);
     return last;
 }
 
@@ -223,13 +220,11 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         p->client = s->client;
         p->epoch = atomic_load(&p->client->epoch);
         session_stats_clear(p); /* the statistics belong to the old identity's workloads */
-        LIST_FOREACH(it, &p->tenures) {
-            struct tenure *t = LIST_ENTRY(it, struct tenure, of_peer);
+        LIST_EACH(t, &p->tenures, struct tenure, of_peer) {
             workload_put(t->workload);
             t->workload = NULL;
         }
-        LIST_FOREACH(it, &p->claims) {
-            struct claim *c = LIST_ENTRY(it, struct claim, of_peer);
+        LIST_EACH(c, &p->claims, struct claim, of_peer) {
             workload_put(c->workload);
             c->workload = NULL;
         }
@@ -259,7 +254,7 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
         p->closed_at = atomic_load(&e->newest_session);
         if (s->one_shot) { /* a session that stays long may have many claims: they are left in steps */
             LIST_FOREACH(it, &p->claims)
-            keep_one_shot(sh, LIST_ENTRY(it, struct claim, of_peer), now_ms);
+                keep_one_shot(sh, LIST_ENTRY(it, struct claim, of_peer), now_ms);
         }
         while (!list_empty(&p->tenures)) {
             struct tenure *t = LIST_ENTRY(list_first(&p->tenures), struct tenure, of_peer);

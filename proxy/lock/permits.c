@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 #include "proxy/base/table.h"
 #include "proxy/lock/hash.h"
 
@@ -54,11 +55,9 @@ static uint64_t party_hash(const struct table_link *link) {
 /* ---- parties ------------------------------------------------------------------------------------ */
 
 static struct permit_party *party_find(const struct table *t, uint64_t id) {
-    for (struct table_link *it = table_chain(t, hash_number(id)); it; it = it->next) {
-        struct permit_party *party = LIST_ENTRY(it, struct permit_party, link);
+    TABLE_CHAIN(party, t, hash_number(id), struct permit_party, link)
         if (party->id == id)
             return party;
-    }
     return NULL;
 }
 
@@ -91,12 +90,10 @@ static uint64_t hash_of_name(const struct permit_ledger *l, const struct lock_ke
 }
 
 static struct permit_key *key_find(const struct permit_ledger *l, const struct lock_key *name, uint64_t hash) {
-    for (struct table_link *it = table_chain(&l->keys, hash); it; it = it->next) {
-        struct permit_key *k = LIST_ENTRY(it, struct permit_key, link);
+    TABLE_CHAIN(k, &l->keys, hash, struct permit_key, link)
         if (k->hash == hash && k->name.db == name->db && k->name.len == name->len &&
             memcmp(k->bytes, name->name, name->len) == 0)
             return k;
-    }
     return NULL;
 }
 
@@ -179,8 +176,7 @@ static struct permit *permit_given(const struct permit_key *k, const struct perm
                                    size_t len) {
     struct permit *best = NULL;
     int best_rank = 0;
-    LIST_FOREACH(it, &k->permits) {
-        struct permit *p = LIST_ENTRY(it, struct permit, of_key);
+    LIST_EACH(p, &k->permits, struct permit, of_key) {
         int rank = p->session->id == from->session ? 3 : p->client->id == from->client ? 2 : 1;
         if (text_equals(p, text, len) && rank > best_rank) {
             best = p;
@@ -206,11 +202,10 @@ static int64_t older(const struct permit *p, const struct permit_op *op) {
 static void settle_counter(struct permit_ledger *l, const struct permit_op *op, int64_t before) {
     int64_t excess = -(before < 0 ? 0 : before);
     LIST_FOREACH(it, &op->key->permits)
-    excess += older(LIST_ENTRY(it, struct permit, of_key), op);
+        excess += older(LIST_ENTRY(it, struct permit, of_key), op);
     LIST_FOREACH(it, &op->key->ops)
-    excess -= LIST_ENTRY(it, struct permit_op, link)->gives;
-    LIST_FOREACH_SAFE(it, &op->key->permits) {
-        struct permit *p = LIST_ENTRY(it, struct permit, of_key);
+        excess -= LIST_ENTRY(it, struct permit_op, link)->gives;
+    LIST_EACH_SAFE(p, &op->key->permits, struct permit, of_key) {
         int64_t n = older(p, op) < excess ? older(p, op) : excess;
         excess -= n > 0 ? n : 0;
         if (n > 0)
@@ -222,11 +217,9 @@ static void settle_counter(struct permit_ledger *l, const struct permit_op *op, 
 static bool may_be_given(const struct permit *p, int64_t now_ms) {
     if (now_ms - p->due_ms >= PERMIT_WAITS_MS)
         return false;
-    LIST_FOREACH(it, &p->key->ops) {
-        const struct permit_op *op = LIST_ENTRY(it, struct permit_op, link);
+    LIST_EACH(op, &p->key->ops, const struct permit_op, link)
         if (op->gives > 0 && op->seq < p->gone_seq)
             return true;
-    }
     return false;
 }
 
@@ -235,7 +228,7 @@ static void forget_key(struct permit_ledger *l, struct permit_key *k) {
     k->reset_seq = ++l->seq;
     k->alike = false;
     LIST_FOREACH_SAFE(it, &k->permits)
-    permit_over(l, LIST_ENTRY(it, struct permit, of_key));
+        permit_over(l, LIST_ENTRY(it, struct permit, of_key));
     key_put(l, k);
 }
 
@@ -257,13 +250,12 @@ struct permit_ledger *permits_new(uint64_t seed) {
 void permits_free(struct permit_ledger *l) {
     if (!l)
         return;
-    TABLE_FOREACH(it, &l->keys) {
-        struct permit_key *k = LIST_ENTRY(it, struct permit_key, link);
+    TABLE_EACH(k, &l->keys, struct permit_key, link) {
         k->refs++;
         forget_key(l, k);
     }
     TABLE_FOREACH(it, &l->keys)
-    memory_free(LIST_ENTRY(it, struct permit_key, link));
+        memory_free(LIST_ENTRY(it, struct permit_key, link));
     table_clear(&l->keys);
     table_clear(&l->sessions);
     table_clear(&l->clients);
@@ -276,10 +268,8 @@ bool permits_any(const struct permit_ledger *l) {
 }
 
 int64_t permits_held(struct permit_ledger *l) {
-    pthread_mutex_lock(&l->mutex);
-    int64_t held = l->held;
-    pthread_mutex_unlock(&l->mutex);
-    return held;
+    MUTEX_GUARD(&l->mutex);
+    return l->held;
 }
 
 int64_t permits_show(struct permit_ledger *l, const struct lock_key *key, size_t max, int64_t now_ms,
@@ -287,7 +277,7 @@ int64_t permits_show(struct permit_ledger *l, const struct lock_key *key, size_t
     char text[PERMIT_TEXT_MAX + 1];
     int64_t held = 0;
     size_t shown = 0;
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     const struct permit_key *k = key_find(l, key, hash_of_name(l, key));
     for (const struct list_node *it = k ? k->permits.next : NULL; it && it != &k->permits; it = it->next) {
         const struct permit *p = LIST_ENTRY(it, struct permit, of_key);
@@ -306,14 +296,13 @@ int64_t permits_show(struct permit_ledger *l, const struct lock_key *key, size_t
     }
     if (shown > max)
         text_printf(out, "; and %zu more", shown - max);
-    pthread_mutex_unlock(&l->mutex);
     return held;
 }
 
 /* ---- operations --------------------------------------------------------------------------------------- */
 
 void permits_begin(struct permit_ledger *l, struct permit_op *op, const struct lock_key *key, int64_t gives) {
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     uint64_t hash = hash_of_name(l, key);
     struct permit_key *k = key_find(l, key, hash);
     if (!k) {
@@ -333,21 +322,19 @@ void permits_begin(struct permit_ledger *l, struct permit_op *op, const struct l
     list_init(&op->link);
     list_append(&k->ops, &op->link);
     atomic_fetch_add(&l->uses, 1);
-    pthread_mutex_unlock(&l->mutex);
 }
 
 void permits_end(struct permit_ledger *l, struct permit_op *op) {
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     list_remove(&op->link);
     key_put(l, op->key);
     table_trim(&l->keys);
     op->key = NULL;
     atomic_fetch_sub(&l->uses, 1);
-    pthread_mutex_unlock(&l->mutex);
 }
 
 bool permits_take(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     bool counts = op->seq > op->key->reset_seq;
     if (counts && take->shape == PERMIT_COUNT)
         settle_counter(l, op, take->value - take->n);
@@ -382,13 +369,12 @@ bool permits_take(struct permit_ledger *l, const struct permit_op *op, const str
             list_append(&l->leased, &p->of_due);
         atomic_fetch_add(&l->uses, 1);
     }
-    pthread_mutex_unlock(&l->mutex);
     return fits || !counts;
 }
 
 int64_t permits_give(struct permit_ledger *l, const struct permit_op *op, const struct permit_sender *from, int64_t n) {
     int64_t left = n;
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     struct permit *p;
     while (left > 0 && (p = permit_given(op->key, from, NULL, 0))) {
         int64_t part = p->n < left ? p->n : left;
@@ -397,28 +383,25 @@ int64_t permits_give(struct permit_ledger *l, const struct permit_op *op, const 
         left -= part;
         permit_lower(l, p, part);
     }
-    pthread_mutex_unlock(&l->mutex);
     return n - left;
 }
 
 bool permits_give_text(struct permit_ledger *l, const struct permit_op *op, const struct permit_sender *from,
                        const char *text, size_t len) {
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     struct permit *p = permit_given(op->key, from, text, len);
     if (p) {
         learn(l, p, from);
         permit_over(l, p);
     }
-    pthread_mutex_unlock(&l->mutex);
     return p != NULL;
 }
 
 bool permits_rescore(struct permit_ledger *l, const struct permit_op *op, const char *text, size_t len,
                      const char *score, size_t score_len) {
     bool found = false;
-    pthread_mutex_lock(&l->mutex);
-    LIST_FOREACH_SAFE(it, &op->key->permits) {
-        struct permit *p = LIST_ENTRY(it, struct permit, of_key);
+    MUTEX_GUARD(&l->mutex);
+    LIST_EACH_SAFE(p, &op->key->permits, struct permit, of_key) {
         if (!text_equals(p, text, len))
             continue;
         found = true;
@@ -427,39 +410,32 @@ bool permits_rescore(struct permit_ledger *l, const struct permit_op *op, const 
         else
             permit_over(l, p);
     }
-    pthread_mutex_unlock(&l->mutex);
     return found;
 }
 
 /* ---- resets ------------------------------------------------------------------------------------------- */
 
 void permits_forget(struct permit_ledger *l, const struct permit_op *op) {
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     forget_key(l, op->key);
-    pthread_mutex_unlock(&l->mutex);
 }
 
 void permits_forget_all(struct permit_ledger *l, uint32_t db, bool every) {
-    pthread_mutex_lock(&l->mutex);
-    TABLE_FOREACH(it, &l->keys) {
-        struct permit_key *k = LIST_ENTRY(it, struct permit_key, link);
+    MUTEX_GUARD(&l->mutex);
+    TABLE_EACH(k, &l->keys, struct permit_key, link)
         if (every || k->name.db == db)
             forget_key(l, k);
-    }
-    pthread_mutex_unlock(&l->mutex);
 }
 
 void permits_rules(struct permit_ledger *l, const struct lock_rules *rules) {
-    pthread_mutex_lock(&l->mutex);
-    TABLE_FOREACH(it, &l->keys) {
-        struct permit_key *k = LIST_ENTRY(it, struct permit_key, link);
+    MUTEX_GUARD(&l->mutex);
+    TABLE_EACH(k, &l->keys, struct permit_key, link) {
         const struct lock_rule *rule = lock_rules_rule_of(rules, k->bytes, k->name.len);
         if (!rule || !rule->permits) {
             forget_key(l, k);
             continue;
         }
-        LIST_FOREACH(at, &k->permits) {
-            struct permit *p = LIST_ENTRY(at, struct permit, of_key);
+        LIST_EACH(p, &k->permits, struct permit, of_key) {
             struct lock_rules *old = p->rule->set;
             p->rule = rule;
             lock_rules_ref(rule->set);
@@ -468,14 +444,13 @@ void permits_rules(struct permit_ledger *l, const struct lock_rules *rules) {
                 list_append(&l->leased, &p->of_due);
         }
     }
-    pthread_mutex_unlock(&l->mutex);
 }
 
 /* ---- permits that are due ------------------------------------------------------------------------------- */
 
 void permits_leave(struct permit_ledger *l, uint64_t session, uint64_t client, bool last, bool one_shot,
                    int64_t now_ms) {
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     struct permit_party *party = party_find(&l->sessions, session);
     for (struct list_node *it = party ? party->permits.next : NULL; party && it != &party->permits; it = it->next) {
         struct permit *p = LIST_ENTRY(it, struct permit, of_session);
@@ -499,22 +474,18 @@ void permits_leave(struct permit_ledger *l, uint64_t session, uint64_t client, b
         if (p->gone && p->gone_seq == 0)
             permit_is_due(l, p, PERMIT_LEFT, now_ms);
     }
-    pthread_mutex_unlock(&l->mutex);
 }
 
 void permits_expire(struct permit_ledger *l, int64_t now_ms) {
-    pthread_mutex_lock(&l->mutex);
-    LIST_FOREACH_SAFE(it, &l->leased) {
-        struct permit *p = LIST_ENTRY(it, struct permit, of_due);
+    MUTEX_GUARD(&l->mutex);
+    LIST_EACH_SAFE(p, &l->leased, struct permit, of_due)
         if (p->rule->lease_ms > 0 && now_ms - p->taken_ms >= p->rule->lease_ms)
             permit_is_due(l, p, PERMIT_EXPIRED, now_ms);
-    }
-    pthread_mutex_unlock(&l->mutex);
 }
 
 struct permit *permits_due(struct permit_ledger *l, int64_t now_ms) {
     struct permit *found = NULL;
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     for (struct list_node *it = l->due.next; it != &l->due && !found; it = it->next) {
         struct permit *p = LIST_ENTRY(it, struct permit, of_due);
         if (p->due_ms <= now_ms && !may_be_given(p, now_ms))
@@ -524,12 +495,11 @@ struct permit *permits_due(struct permit_ledger *l, int64_t now_ms) {
         found->alike = found->key->alike;
         permit_detach(l, found);
     }
-    pthread_mutex_unlock(&l->mutex);
     return found;
 }
 
 void permits_put_back(struct permit_ledger *l, struct permit *p, int64_t now_ms, int64_t in_ms) {
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     if (p->seq < p->key->reset_seq) {
         permit_free(l, p);
     } else {
@@ -538,11 +508,9 @@ void permits_put_back(struct permit_ledger *l, struct permit *p, int64_t now_ms,
         list_append(&l->due, &p->of_due);
         p->due_ms = now_ms + in_ms;
     }
-    pthread_mutex_unlock(&l->mutex);
 }
 
 void permits_drop(struct permit_ledger *l, struct permit *p) {
-    pthread_mutex_lock(&l->mutex);
+    MUTEX_GUARD(&l->mutex);
     permit_free(l, p);
-    pthread_mutex_unlock(&l->mutex);
 }

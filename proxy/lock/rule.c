@@ -99,7 +99,7 @@ static const struct rule_option FENCE_OPTIONS[] = {
     {"mode", OPTION_ENUM, FENCE_AT(mode), {"enforce", "audit", "off"}, "enforce", "enforce, audit or off"},
     {"unlocked", OPTION_ENUM, FENCE_AT(unlocked), {"pass", "refuse"}, "pass", "pass or refuse"},
 };
-enum { OPTION_COUNT = sizeof(OPTIONS) / sizeof(OPTIONS[0]), FENCE_OPTION_COUNT = 2 };
+enum { OPTION_COUNT = ARRAY_SIZE(OPTIONS), FENCE_OPTION_COUNT = 2 };
 
 /* Every enumeration has the size of an int, so that a table entry can set any of them. */
 _Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) == sizeof(int) &&
@@ -234,10 +234,7 @@ struct lock_rules *lock_rules_ref(struct lock_rules *rules) {
 static void entry_free(struct rule_entry *entry) {
     if (entry->rule.fence)
         memory_free(entry->rule.fence->lock);
-    memory_free(entry->rule.fence);
-    memory_free(entry->rule.pattern);
-    memory_free(entry->literal);
-    memory_free(entry);
+    MEMORY_FREE_ALL(entry->rule.fence, entry->rule.pattern, entry->literal, entry);
 }
 
 void lock_rules_unref(struct lock_rules *rules) {
@@ -247,9 +244,7 @@ void lock_rules_unref(struct lock_rules *rules) {
         entry_free(rules->entries[i]);
     for (size_t i = 0; i < rules->fence_count; i++)
         entry_free(rules->fences[i]);
-    memory_free(rules->entries);
-    memory_free(rules->fences);
-    memory_free(rules);
+    MEMORY_FREE_ALL(rules->entries, rules->fences, rules);
 }
 
 void lock_rule_word_show(const char *word, char *out, size_t size) {

@@ -31,6 +31,7 @@
  * list lock: its nodes live and end with their owner's connection.
  */
 #include "proxy/lock/lease.h"
+#include "proxy/base/mutex.h"
 
 #include <stdio.h>
 
@@ -80,11 +81,10 @@ void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, i
     }
     if (c->succession != SUCCESSION_COUNTS)
         return;
-    pthread_mutex_lock(&e->clients.mutex);
+    MUTEX_GUARD(&e->clients.mutex);
     struct orphan *st = c->peer->orphan;
     if (!p->session->orphan && st->successor != p->session)
         orphan_attend(st, p->session);
-    pthread_mutex_unlock(&e->clients.mutex);
 }
 
 bool successor_attends(const struct claim *c) {
@@ -116,12 +116,10 @@ static bool works_elsewhere(struct shard *sh, const struct peer *p, const struct
 
 /* Returns the id of the orphan's successor; 0: it has none. If it is `refused`, the next one takes its place. */
 static uint64_t successor_of(struct lock_engine *e, struct orphan *st, uint64_t refused) {
-    pthread_mutex_lock(&e->clients.mutex);
+    MUTEX_GUARD(&e->clients.mutex);
     if (st->successor && st->successor->id == refused)
         orphan_offer(st);
-    uint64_t id = st->successor ? st->successor->id : 0;
-    pthread_mutex_unlock(&e->clients.mutex);
-    return id;
+    return st->successor ? st->successor->id : 0;
 }
 
 bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
@@ -233,7 +231,7 @@ static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *lef
     client_put(&e->clients, client);
     p->closed = true;
     p->closed_at = 0; /* before all sessions of this proxy came */
-    pthread_mutex_lock(&e->clients.mutex);
+    MUTEX_GUARD(&e->clients.mutex);
     const struct lock_session *s = come_back(p->client, left, group, false);
     if (s && s->orphan) {
         p->orphan = s->orphan;
@@ -242,7 +240,6 @@ static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *lef
         p->orphan = orphan_new(p->client, left->left_ms);
         p->orphan->group = group;
     }
-    pthread_mutex_unlock(&e->clients.mutex);
     return p;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 
 enum {
     KEPT_MAX = 65536,     /* places kept for sessions that may come back; the oldest place goes first */
@@ -88,12 +89,10 @@ struct waiting *waiting_new(unsigned threads, void (*wake)(void *arg, unsigned t
 /* ---- queues -------------------------------------------------------------------------------------------- */
 
 static struct waiting_queue *queue_find(struct waiting *t, const struct lock_key *key, uint64_t hash) {
-    for (struct table_link *it = table_chain(&t->queues, hash); it; it = it->next) {
-        struct waiting_queue *q = LIST_ENTRY(it, struct waiting_queue, link);
+    TABLE_CHAIN(q, &t->queues, hash, struct waiting_queue, link)
         if (q->hash == hash && q->key.db == key->db && q->key.len == key->len &&
             memcmp(q->name, key->name, key->len) == 0)
             return q;
-    }
     return NULL;
 }
 
@@ -106,11 +105,9 @@ static void queue_settle(struct waiting *t, struct waiting_queue *q) {
 
 /* The first waiter of the queue that is not trying for the last time; NULL: there is none. */
 static struct waiter *first_of(const struct waiting_queue *q) {
-    LIST_FOREACH(it, &q->waiters) {
-        struct waiter *w = LIST_ENTRY(it, struct waiter, link);
+    LIST_EACH(w, &q->waiters, struct waiter, link)
         if (!w->last)
             return w;
-    }
     return NULL;
 }
 
@@ -128,9 +125,7 @@ static void kept_remove(struct waiting *t, struct kept_place *k) {
 
 /* Forgets places for which no session has come back. The list is not quite in the order of the places' ends. */
 static void kept_trim(struct waiting *t, int64_t now_ms) {
-    struct list_node *n;
-    while ((n = list_first(&t->kept))) {
-        struct kept_place *k = LIST_ENTRY(n, struct kept_place, by_age);
+    for (struct kept_place *k; (k = LIST_FIRST(&t->kept, struct kept_place, by_age));) {
         if (k->until_ms > now_ms && t->kept_count <= KEPT_MAX)
             break;
         kept_remove(t, k);
@@ -138,11 +133,9 @@ static void kept_trim(struct waiting *t, int64_t now_ms) {
 }
 
 static struct kept_place *kept_find(const struct waiting_queue *q, uint64_t session, int64_t now_ms) {
-    LIST_FOREACH(it, &q->kept) {
-        struct kept_place *k = LIST_ENTRY(it, struct kept_place, link);
+    LIST_EACH(k, &q->kept, struct kept_place, link)
         if (k->session == session && k->until_ms > now_ms)
             return k;
-    }
     return NULL;
 }
 
@@ -160,10 +153,8 @@ static struct waiter *session_waiter(struct waiting *t, uint64_t session) {
 }
 
 struct waiter *waiting_find(struct waiting *t, uint64_t session) {
-    pthread_mutex_lock(&t->mutex);
-    struct waiter *w = session_waiter(t, session);
-    pthread_mutex_unlock(&t->mutex);
-    return w;
+    MUTEX_GUARD(&t->mutex);
+    return session_waiter(t, session);
 }
 
 const struct lock_key *waiting_key(const struct waiter *w) {
@@ -202,7 +193,7 @@ static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w, s
 
 bool waiting_join_behind(struct waiting *t, const struct lock_key *key, uint64_t hash, struct waiter *w,
                          int64_t now_ms) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     kept_trim(t, now_ms);
     struct waiting_queue *q = queue_find(t, key, hash);
     const struct waiter *first = q ? first_of(q) : NULL;
@@ -211,13 +202,12 @@ bool waiting_join_behind(struct waiting *t, const struct lock_key *key, uint64_t
     bool joins = first && first->place < place;
     if (joins)
         join(t, q, w, k);
-    pthread_mutex_unlock(&t->mutex);
     return joins;
 }
 
 enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence,
                                  struct waiter *w, int64_t now_ms) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     kept_trim(t, now_ms);
     struct waiting_queue *q = queue_find(t, key, hash);
     if (!q) {
@@ -237,7 +227,6 @@ enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, 
     enum waiting_joined joined = first_of(q) != w ? JOINED_BEHIND : freed && !q->trying ? JOINED_FREED : JOINED_FIRST;
     if (joined == JOINED_FREED)
         try_now(q, w);
-    pthread_mutex_unlock(&t->mutex);
     return joined;
 }
 
@@ -253,17 +242,14 @@ static bool yields(const struct waiting_queue *q, const struct waiter *first) {
 }
 
 int64_t waiting_behind(struct waiting *t, const struct waiter *w, int64_t now_ms) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     const struct list_node *n = w->link.next;
-    int64_t ms = n == &w->queue->waiters ? -1 : waited(LIST_ENTRY(n, struct waiter, link), now_ms);
-    pthread_mutex_unlock(&t->mutex);
-    return ms;
+    return n == &w->queue->waiters ? -1 : waited(LIST_ENTRY(n, struct waiter, link), now_ms);
 }
 
 void waiting_elsewhere(struct waiting *t, struct waiter *w, int64_t since_ms) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     w->queue->elsewhere_ms = since_ms;
-    pthread_mutex_unlock(&t->mutex);
 }
 
 /* ---- trying -------------------------------------------------------------------------------------------- */
@@ -288,17 +274,16 @@ static void call_first(struct waiting *t, struct waiting_queue *q) {
 }
 
 bool waiting_try(struct waiting *t, struct waiter *w) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     struct waiting_queue *q = w->queue;
     bool tries = first_of(q) == w && !q->trying;
     if (tries)
         try_now(q, w);
-    pthread_mutex_unlock(&t->mutex);
     return tries;
 }
 
 void waiting_try_last(struct waiting *t, struct waiter *w) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     struct waiting_queue *q = w->queue;
     invariant(q && !w->last, "a session tries for the last time twice");
     bool was_first = first_of(q) == w;
@@ -311,7 +296,6 @@ void waiting_try_last(struct waiting *t, struct waiter *w) {
         call(t, first, false);
     list_remove(&w->mail);
     w->called = w->mailed = false;
-    pthread_mutex_unlock(&t->mutex);
 }
 
 /* Notes that an attempt has found the lock held, or has acquired it. */
@@ -333,7 +317,7 @@ static void note_patience(struct waiting *t, struct waiter *w, bool has_come) {
 }
 
 bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     struct waiting_queue *q = w->queue;
     invariant(q && w->attempt > 0, "an attempt is refused that was not sent");
     note_held(q, w);
@@ -354,27 +338,24 @@ bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence) {
             call(t, first, false);
         q->again = false;
     }
-    pthread_mutex_unlock(&t->mutex);
     return again;
 }
 
 void waiting_look(struct waiting *t, struct waiter *w, int64_t look_ms) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     w->queue->look_ms = look_ms;
-    pthread_mutex_unlock(&t->mutex);
 }
 
 bool waiting_proves(struct waiting *t, const struct waiter *w, uint64_t *fence) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     const struct waiting_queue *q = w->queue;
     bool proves = q->proven > w->joined;
     *fence = q->fence;
-    pthread_mutex_unlock(&t->mutex);
     return proves;
 }
 
 void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     struct waiting_queue *q = w->queue;
     invariant(q && q->count > 0, "a session leaves a queue in which it is not");
     bool was_first = first_of(q) == w, owes = w->called;
@@ -409,7 +390,6 @@ void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, in
     else if (first && (was_first || end == WAIT_GRANTED))
         call(t, first, false);
     queue_settle(t, q);
-    pthread_mutex_unlock(&t->mutex);
 }
 
 /* ---- releases ------------------------------------------------------------------------------------------ */
@@ -418,7 +398,7 @@ bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t ha
                       int64_t now_ms, int64_t *left_ms) {
     if (waiting_count(t) == 0)
         return false;
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     struct waiting_queue *q = queue_find(t, key, hash);
     struct waiter *first = q ? first_of(q) : NULL;
     bool leaves = first && yields(q, first);
@@ -427,12 +407,11 @@ bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t ha
         call(t, first, true);
     else if (leaves && left_ms)
         *left_ms = waited(first, now_ms);
-    pthread_mutex_unlock(&t->mutex);
     return hands;
 }
 
 void waiting_freed(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence, bool handed) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     struct freed *f = &t->freed[hash % FREED];
     if (fence && f->hash != hash)
         *f = (struct freed){.hash = hash};
@@ -441,24 +420,21 @@ void waiting_freed(struct waiting *t, const struct lock_key *key, uint64_t hash,
     struct waiting_queue *q = queue_find(t, key, hash);
     if (q && !(handed && q->trying))
         call_first(t, q);
-    pthread_mutex_unlock(&t->mutex);
 }
 
 void waiting_told(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread) {
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     struct waiting_queue *q = queue_find(t, key, hash);
     const struct waiter *first = q ? first_of(q) : NULL;
     if (first && first->thread == thread) {
         q->elsewhere_ms = WAITING_NOBODY;
         call_first(t, q);
     }
-    pthread_mutex_unlock(&t->mutex);
 }
 
 struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
-    pthread_mutex_lock(&t->mutex);
-    struct list_node *n = list_shift(&t->mail[thread]);
-    struct waiter *w = n ? LIST_ENTRY(n, struct waiter, mail) : NULL;
+    MUTEX_GUARD(&t->mutex);
+    struct waiter *w = LIST_SHIFT(&t->mail[thread], struct waiter, mail);
     *tries = false;
     if (w) {
         struct waiting_queue *q = w->queue;
@@ -475,7 +451,6 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
         else if (called && !may)
             call_first(t, q); /* a waiter took its kept place before it, or another attempt is under way */
     }
-    pthread_mutex_unlock(&t->mutex);
     return w;
 }
 
@@ -520,11 +495,9 @@ size_t waiting_count(const struct waiting *t) {
 
 static struct waiting_view view_of(const struct waiting_queue *q) {
     struct waiting_view v = {.key = q->key, .count = q->count};
-    LIST_FOREACH(it, &q->waiters) {
-        const struct waiter *w = LIST_ENTRY(it, struct waiter, link);
+    LIST_EACH(w, &q->waiters, const struct waiter, link)
         if (v.since_ms == 0 || w->since_ms < v.since_ms)
             v.since_ms = w->since_ms;
-    }
     return v;
 }
 
@@ -534,7 +507,7 @@ struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, ui
     size_t shown = 0;
     if (waiting_count(t) == 0)
         return v;
-    pthread_mutex_lock(&t->mutex);
+    MUTEX_GUARD(&t->mutex);
     const struct waiting_queue *q = queue_find(t, key, hash);
     if (q) {
         v = view_of(q);
@@ -547,27 +520,23 @@ struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, ui
     }
     if (max > 0 && v.count > shown)
         text_printf(who, "; and %zu more", v.count - shown);
-    pthread_mutex_unlock(&t->mutex);
     return v;
 }
 
 void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg) {
     if (waiting_count(t) == 0)
         return;
-    pthread_mutex_lock(&t->mutex);
-    TABLE_FOREACH(it, &t->queues) {
-        const struct waiting_queue *q = LIST_ENTRY(it, struct waiting_queue, link);
+    MUTEX_GUARD(&t->mutex);
+    TABLE_EACH(q, &t->queues, const struct waiting_queue, link) {
         struct waiting_view v = view_of(q);
         if (v.count > 0)
             fn(arg, &v);
     }
-    pthread_mutex_unlock(&t->mutex);
 }
 
 void waiting_free(struct waiting *t) {
-    struct list_node *n;
-    while ((n = list_first(&t->kept)))
-        kept_remove(t, LIST_ENTRY(n, struct kept_place, by_age));
+    for (struct kept_place *n; (n = LIST_FIRST(&t->kept, struct kept_place, by_age));)
+        kept_remove(t, n);
     table_clear(&t->queues);
     table_clear(&t->sessions);
     pthread_mutex_destroy(&t->mutex);

@@ -27,10 +27,10 @@ static uint64_t fact_hash(const struct table_link *link) {
 }
 
 static struct fact *fact_find(const struct shard *sh, uint64_t key) {
-    struct table_link *it = table_chain(&sh->facts, key);
-    while (it && LIST_ENTRY(it, struct fact, link)->key != key)
-        it = it->next;
-    return it ? LIST_ENTRY(it, struct fact, link) : NULL;
+    TABLE_CHAIN(it, &sh->facts, key, struct fact, link)
+        if (it->key == key)
+            return it;
+    return NULL;
 }
 
 static void fact_remove(struct shard *sh, struct fact *known) {
@@ -145,10 +145,10 @@ void workload_init(struct shard *sh) {
 }
 
 struct workload *workload_of_key(const struct shard *sh, uint64_t key) {
-    struct table_link *it = table_chain(&sh->workloads, key);
-    while (it && LIST_ENTRY(it, struct workload, link)->key != key)
-        it = it->next;
-    return it ? LIST_ENTRY(it, struct workload, link) : NULL;
+    TABLE_CHAIN(it, &sh->workloads, key, struct workload, link)
+        if (it->key == key)
+            return it;
+    return NULL;
 }
 
 static void workload_remove(struct shard *sh, struct workload *f) {
@@ -162,8 +162,8 @@ static struct workload *workload_new(struct shard *sh, uint64_t key, const struc
                                      const struct lock_key *name, int64_t now_ms) {
     char pattern[ADVISE_PATTERN_MAX];
     if (sh->workloads.count >= WORKLOADS_A_SHARD)
-        LIST_FOREACH(it, &sh->idle_workloads) { /* the one that no session has joined for the longest time goes */
-            struct workload *idle = LIST_ENTRY(it, struct workload, idle);
+        /* the workload goes that no session has joined for the longest time */
+        LIST_EACH(idle, &sh->idle_workloads, struct workload, idle) {
             if (idle->refs > 0)
                 continue;
             workload_remove(sh, idle);
@@ -194,8 +194,7 @@ static struct workload *workload_new(struct shard *sh, uint64_t key, const struc
 }
 
 void workload_trim(struct shard *sh, int64_t now_ms) {
-    struct list_node *n = list_first(&sh->idle_workloads);
-    struct workload *f = n ? LIST_ENTRY(n, struct workload, idle) : NULL;
+    struct workload *f = LIST_FIRST(&sh->idle_workloads, struct workload, idle);
     if (!f)
         return;
     bool confirms = f->told && now_ms - f->told_ms >= FACT_REFRESH_MS && f->used_ms > f->told_ms;
@@ -222,11 +221,9 @@ void workload_clear(struct shard *sh) {
 
 /* The session's statistics in the workload with this number; NULL: it has none. */
 static struct session_stats *session_stats_of(const struct peer *p, uint64_t key) {
-    LIST_FOREACH(it, &p->session_stats) {
-        struct session_stats *h = LIST_ENTRY(it, struct session_stats, of_peer);
+    LIST_EACH(h, &p->session_stats, struct session_stats, of_peer)
         if (h->workload->key == key)
             return h;
-    }
     return NULL;
 }
 
@@ -327,15 +324,14 @@ void workload_vote(struct shard *sh, struct workload *f, struct peer *a, struct 
 
 void engine_each_workload(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg) {
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
-    LIST_FOREACH(it, &sh->idle_workloads) {
-        const struct workload *f = LIST_ENTRY(it, struct workload, idle);
-        struct lock_workload view = {.client = f->client,
-                                     .rule = f->rule,
-                                     .pattern = f->pattern,
-                                     .pooled = f->facts & FACT_POOLED,
-                                     .times = &f->times};
-        fn(arg, &view);
-    }
+        LIST_EACH(f, &sh->idle_workloads, const struct workload, idle) {
+            struct lock_workload view = {.client = f->client,
+                                         .rule = f->rule,
+                                         .pattern = f->pattern,
+                                         .pooled = f->facts & FACT_POOLED,
+                                         .times = &f->times};
+            fn(arg, &view);
+        }
 }
 
 /* ---- what losers send ---------------------------------------------------------------------------- */

@@ -231,8 +231,7 @@ void tls_context_free(struct tls_context *c) {
         return;
     SSL_CTX_free(c->ctx);
     pthread_mutex_destroy(&c->mutex);
-    memory_free(c->server_name);
-    memory_free(c);
+    MEMORY_FREE_ALL(c->server_name, c);
 }
 
 /* Sets the name that the peer must prove, and by which a server chooses among several certificates. */
@@ -323,8 +322,7 @@ void tls_free(struct tls *t) {
         SSL_shutdown(t->ssl);
     ERR_clear_error();
     SSL_free(t->ssl);
-    memory_free(t->error);
-    memory_free(t);
+    MEMORY_FREE_ALL(t->error, t);
 }
 
 static void watch(struct tls *t, int events) {

@@ -95,8 +95,7 @@ void observer_free(struct observer *a) {
         memory_free(a->shards[i].shard);
     }
     pthread_mutex_destroy(&a->fences_mutex);
-    memory_free(a->fences);
-    memory_free(a);
+    MEMORY_FREE_ALL(a->fences, a);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

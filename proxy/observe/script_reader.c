@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "proxy/base/memory.h"
 #include "proxy/observe/private.h"
 
 enum {
@@ -210,11 +211,11 @@ struct advise_text advise_script_read(const char *source, size_t len) {
         else
             p = quoted ? skip_text(p, r.end) : word;
         p = p ? p : r.end;
-        for (size_t i = 0; quoted && p > word && i < sizeof(WORDS) / sizeof(WORDS[0]); i++)
+        for (size_t i = 0; quoted && p > word && i < ARRAY_SIZE(WORDS); i++)
             if (is_among(WORDS[i].names, word, (size_t)(p - word) - 1))
                 read_word(&r, &WORDS[i], p);
     }
-    for (size_t i = 0; i < sizeof(FIRST) / sizeof(FIRST[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(FIRST); i++)
         for (unsigned n = 1; n < KEYS_TOLD; n++) {
             const struct script_key *k = &r.keys[n];
             if (kind_of(&r, k) != FIRST[i])

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proxy/base/mutex.h"
 #include "proxy/observe/private.h"
 #include "proxy/base/memory.h"
 
@@ -90,7 +91,7 @@ static bool pair_make(struct written_pair *pair, const char *key, size_t len, co
 void observer_lock_taken(struct observer *a, const struct lock_key *lock, uint64_t client) {
     if (lock->len > NAME_MAX_LEN)
         return;
-    pthread_mutex_lock(&a->fences_mutex);
+    MUTEX_GUARD(&a->fences_mutex);
     if (!a->fences)
         a->fences = memory_zalloc(sizeof(*a->fences));
     struct taken *t = &a->fences->taken[a->fences->next++ % LOCKS];
@@ -98,7 +99,6 @@ void observer_lock_taken(struct observer *a, const struct lock_key *lock, uint64
     t->db = lock->db;
     t->len = (uint32_t)lock->len;
     memcpy(t->name, lock->name, lock->len);
-    pthread_mutex_unlock(&a->fences_mutex);
 }
 
 void observer_lock_seen(struct observer *a, int64_t now_ms) {
@@ -163,20 +163,18 @@ static void pair_find(struct written_data *f, const struct observed_write *w, in
 void observer_note_write(struct observer *a, const struct observed_write *w, int64_t now_ms) {
     if (w->key.len == 0)
         return;
-    pthread_mutex_lock(&a->fences_mutex);
+    MUTEX_GUARD(&a->fences_mutex);
     if (a->fences && !pairs_count(a->fences, w, now_ms))
         pair_find(a->fences, w, now_ms);
-    pthread_mutex_unlock(&a->fences_mutex);
 }
 
 /* ---- looking in ---------------------------------------------------------------------------------- */
 
 size_t observer_pairs(struct observer *a, struct written_pair out[OBSERVED_PAIRS]) {
     size_t count = 0;
-    pthread_mutex_lock(&a->fences_mutex);
+    MUTEX_GUARD(&a->fences_mutex);
     for (size_t i = 0; a->fences && i < PAIRS; i++)
         if (a->fences->pairs[i].pattern[0])
             out[count++] = a->fences->pairs[i];
-    pthread_mutex_unlock(&a->fences_mutex);
     return count;
 }

@@ -452,11 +452,11 @@ static void on_flush(struct ev_loop *loop, struct ev_prepare *prepare, int event
     for (unsigned i = 0; i < set->count; i++)
         upstream_flush(set->members[i]->upstream);
     LIST_EACH(m, &set->left, struct witness, link)
-    upstream_flush(m->upstream);
+        upstream_flush(m->upstream);
     set->flushing = false;
     LIST_EACH_SAFE(m, &set->left, struct witness, link)
-    if (m->used == 0)
-        witness_close(m);
+        if (m->used == 0)
+            witness_close(m);
 }
 
 static void on_again(struct ev_loop *loop, struct ev_idle *again, int events) {
@@ -532,9 +532,9 @@ void witnesses_free(struct witnesses *set) {
         m->upstream = NULL;
     }
     LIST_EACH_SAFE(q, &set->questions, struct question, link)
-    question_free(q); /* a release that is owed */
+        question_free(q); /* a release that is owed */
     LIST_EACH_SAFE(m, &set->left, struct witness, link)
-    witness_close(m);
+        witness_close(m);
     text_clear(&set->build);
     MEMORY_FREE_ALL((char *)(uintptr_t)set->config.space, set);
 }

@@ -310,7 +310,6 @@ void accept_close(struct worker *w, bool shared_only) {
 }
 
 void accept_drop_guests(struct worker *w) {
-    struct list_node *n;
-    while ((n = list_first(&thread_of(w)->guests)))
-        guest_leave(LIST_ENTRY(n, struct guest, link));
+    for (struct guest *n; (n = LIST_FIRST(&thread_of(w)->guests, struct guest, link));)
+        guest_leave(n);
 }

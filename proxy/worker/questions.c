@@ -60,8 +60,8 @@ static const struct {
 
 static struct asked_master *find(struct worker *w, const char *address) {
     LIST_FOREACH(it, &thread_of(w)->masters)
-    if (strcmp(LIST_ENTRY(it, struct asked_master, link)->address, address) == 0)
-        return LIST_ENTRY(it, struct asked_master, link);
+        if (strcmp(LIST_ENTRY(it, struct asked_master, link)->address, address) == 0)
+            return LIST_ENTRY(it, struct asked_master, link);
     return NULL;
 }
 
@@ -70,7 +70,7 @@ static void readiness_answered(struct call *c, const struct call_end *end) {
     size_t len = 0;
     const char *error = call_end_error(end, &len), *hint = NULL;
     bool did = m->refuses, first = c->request->worker->index == 0; /* only the first worker logs */
-    for (size_t i = 0; error && i < sizeof(REFUSALS) / sizeof(REFUSALS[0]); i++) {
+    for (size_t i = 0; error && i < ARRAY_SIZE(REFUSALS); i++) {
         size_t n = strlen(REFUSALS[i].word);
         if (len > n && memcmp(error, REFUSALS[i].word, n) == 0 && error[n] == ' ')
             hint = REFUSALS[i].hint;
@@ -96,8 +96,7 @@ void readiness_ask(struct worker *w) {
     struct worker_thread *t = thread_of(w);
     if (w->stopping)
         return;
-    LIST_FOREACH_SAFE(it, &t->masters) { /* forgets nodes that are no masters any more */
-        struct asked_master *m = LIST_ENTRY(it, struct asked_master, link);
+    LIST_EACH_SAFE(m, &t->masters, struct asked_master, link) { /* forgets nodes that are no masters any more */
         bool there = m->asked;
         for (size_t k = 0; !there && k < upstream_master_count(w->upstream); k++) {
             const struct upstream_node *node = upstream_master(w->upstream, k);
@@ -105,7 +104,7 @@ void readiness_ask(struct worker *w) {
         }
         if (there)
             continue;
-        list_remove(it);
+        list_remove(&m->link);
         memory_free(m);
     }
     for (size_t i = 0; i < upstream_master_count(w->upstream); i++) {
@@ -154,7 +153,7 @@ const char *readiness_trouble(struct worker *w, const char *address) {
 static const char *const POLICIES[] = {"unknown",      "noeviction",     "allkeys-lru",
                                        "allkeys-lfu",  "allkeys-random", "volatile-lru",
                                        "volatile-lfu", "volatile-ttl",   "volatile-random"};
-enum { UNKNOWN, NOEVICTION, OTHER = sizeof(POLICIES) / sizeof(POLICIES[0]) };
+enum { UNKNOWN, NOEVICTION, OTHER = ARRAY_SIZE(POLICIES) };
 
 static const char *policy_name(unsigned policy) {
     return policy < OTHER ? POLICIES[policy] : "other";

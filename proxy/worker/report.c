@@ -236,7 +236,7 @@ static bool report_locks(struct worker *w, const struct report *r) {
         r->row(r->arg);
         r->text(r->arg, "key", "", 0);
         r->text(r->arg, "owner", text, (size_t)n);
-        for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
             r->number(r->arg, numbers[i], 0);
         r->text(r->arg, "waiters", "", 0);
     }

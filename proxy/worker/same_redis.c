@@ -35,6 +35,7 @@
 #include "proxy/base/handed_board.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/mutex.h"
 #include "proxy/net/resolve.h"
 #include "proxy/session/core/session_worker.h"
 #include "proxy/worker/private.h"
@@ -198,9 +199,8 @@ void host_watch_doubt(struct worker *w, enum doubt doubt) {
 
 void host_watch_trouble(struct worker *w, char *out, size_t size) {
     struct worker_thread *first = thread_of(w->shared->workers[0]);
-    pthread_mutex_lock(&first->board.mutex);
+    MUTEX_GUARD(&first->board.mutex);
     snprintf(out, size, "%s", first->board.host_trouble);
-    pthread_mutex_unlock(&first->board.mutex);
 }
 
 /* ---- the end of a round ------------------------------------------------------------------------------- */

@@ -48,9 +48,8 @@ static void take_config(struct worker *w) {
 }
 
 static void free_closed(struct worker *w) {
-    struct list_node *n;
-    while ((n = list_first(&w->closed)))
-        session_free(LIST_ENTRY(n, struct session, link));
+    for (struct session *n; (n = LIST_FIRST(&w->closed, struct session, link));)
+        session_free(n);
 }
 
 /* ---- the end of a worker ------------------------------------------------------------------------------ */
@@ -63,7 +62,7 @@ static void refuse_handshakes(int fd) {
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYN, 0, 1), BPF_STMT(BPF_RET | BPF_K, 0),
         BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
     };
-    struct sock_fprog program = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
+    struct sock_fprog program = {.len = ARRAY_SIZE(code), .filter = code};
     int family = AF_UNSPEC;
     socklen_t len = sizeof(family);
     if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len) != 0 || family == AF_UNIX)
@@ -80,8 +79,7 @@ static void drain_sessions(struct worker *w, double now) {
     char byte;
     if (late)
         accept_drop_guests(w);
-    LIST_FOREACH_SAFE(it, &w->sessions) {
-        struct session *s = LIST_ENTRY(it, struct session, link);
+    LIST_EACH_SAFE(s, &w->sessions, struct session, link) {
         bool quiet = s->in_flight == 0 && s->out.unsent == 0;
         bool read = !t->drain_careful || (quiet && !s->input && !(s->tls && tls_has_more(s->tls)) &&
                                           recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0);
@@ -134,7 +132,7 @@ static void stop_begin(struct worker *w, bool careful) {
         return;
     accept_drop_guests(w);
     LIST_FOREACH_SAFE(it, &w->sessions)
-    session_finish(LIST_ENTRY(it, struct session, link));
+        session_finish(LIST_ENTRY(it, struct session, link));
 }
 
 /* Checks at intervals whether the end is reached; the end of the turn does the rest. A thread that leaves stays until
@@ -270,8 +268,7 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
     if (timeout <= 0 && w->over_soft == 0 && !blocked && counter_read(&w->counters.clients_tracking) == 0)
         return; /* there is no work that depends on time */
-    LIST_FOREACH_SAFE(it, &w->sessions) {
-        struct session *s = LIST_ENTRY(it, struct session, link);
+    LIST_EACH_SAFE(s, &w->sessions, struct session, link) {
         if ((s->delays & DELAY_BLOCKED) && !session_half_closed(s) && session_left(s))
             session_close(s, "the client left while it was blocked");
         else if (timeout > 0 && (list_empty(&s->requests) || s->stream) && !(s->delays & DELAY_EVENT) &&
@@ -440,7 +437,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
         &w->sessions, &w->dirty,      &w->gathering, &w->runnable, &w->eased,
         &w->closed,   &w->free_calls, &w->jobs,      &w->slices,   &thread_of(w)->masters,
     };
-    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
     chunk_pool_init(&w->chunks, CHUNKS_KEPT);
     resp_request_init(&w->scanner);
@@ -484,7 +481,7 @@ static void free_list(struct list_node *head, size_t offset) {
 void worker_free(struct worker *w) {
     worker_enter(w);
     LIST_FOREACH_SAFE(it, &w->sessions)
-    session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
+        session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
     free_closed(w);
     invariant(list_empty(&w->sessions) && list_empty(&w->closed) && w->over_soft == 0,
               "%zu sessions are over their limit", w->over_soft);

@@ -12,6 +12,7 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/handed_board.h"
+#include "proxy/base/mutex.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/permits.h"
@@ -46,7 +47,7 @@ static const struct metric_row figure_rows[] = {
     {"replica_reads", "counter", "replica_reads_total", "node", NULL,
      "Reads that went to the node as a replica (read-from).", ROW(replica_reads)}};
 
-const struct metric_table node_figures_table = {figure_rows, sizeof(figure_rows) / sizeof(figure_rows[0])};
+const struct metric_table node_figures_table = {figure_rows, ARRAY_SIZE(figure_rows)};
 
 static void add_figures(struct node_board *b, const struct node_figures *from) {
     static const char *const graver[] = {"down", "connecting", "up"};
@@ -55,14 +56,13 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
         if (strcmp(b->nodes[i].address, from->address) == 0)
             f = &b->nodes[i];
     if (!f) {
-        b->nodes = memory_realloc(b->nodes, (b->count + 1) * sizeof(*b->nodes));
-        f = &b->nodes[b->count++];
+        f = ARRAY_ADD(b->nodes, b->count);
         *f = (struct node_figures){.info.state = "idle"};
         snprintf(f->address, sizeof(f->address), "%s", from->address);
     }
     struct upstream_node_info *to = &f->info;
     const char *state = to->state; /* the worse one of two threads' is the one that an operator should see */
-    for (size_t i = sizeof(graver) / sizeof(graver[0]); i-- > 0;)
+    for (size_t i = ARRAY_SIZE(graver); i-- > 0;)
         if (strcmp(to->state, graver[i]) == 0 || strcmp(from->info.state, graver[i]) == 0)
             state = graver[i];
     to->state = state;
@@ -87,13 +87,12 @@ static void put_node(void *arg, const struct upstream_node_info *node) {
 
 void node_board_write(struct worker *w) {
     struct node_board *b = &thread_of(w)->board;
-    pthread_mutex_lock(&b->mutex);
+    MUTEX_GUARD(&b->mutex);
     b->count = 0;
     upstream_each_node(w->upstream, put_node, b);
     for (size_t i = 0; i < b->count; i++)
         snprintf(b->nodes[i].why, sizeof(b->nodes[i].why), "%s", readiness_trouble(w, b->nodes[i].address));
     b->durations = w->durations;
-    pthread_mutex_unlock(&b->mutex);
 }
 
 void node_board_sum(struct worker *w, struct node_board *sum) {

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "parser/slot.h"
+#include "proxy/base/memory.h"
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/core/session.h"
 
@@ -145,10 +146,8 @@ static enum dispatch_result answer_about(struct session *s, const struct request
 /* ---- forwarded to the slot's node ---------------------------------------------------------------------- */
 
 static int slot_argument(const struct request_class *k) {
-    size_t len;
     int64_t slot;
-    const char *text = class_arg(k, 2, &len);
-    return resp_integer(text, len, &slot) && slot >= 0 && slot < SLOT_COUNT ? (int)slot : -1;
+    return request_arg_integer(k->request, k->bytes, 2, &slot) && slot >= 0 && slot < SLOT_COUNT ? (int)slot : -1;
 }
 
 /* Forwards a subcommand to the node of its slot, or to any node if it has none. */
@@ -189,7 +188,7 @@ static const char *const CHANGES[] = {"addslots", "addslotsrange", "bumpepoch", 
                                       "reset",    "saveconfig",    "set-config-epoch", "setslot",  NULL};
 
 static const struct subcommand *subcommand_of(const struct request_class *k) {
-    for (size_t i = 0; i < sizeof(SUBCOMMANDS) / sizeof(SUBCOMMANDS[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(SUBCOMMANDS); i++)
         if (class_arg_is(k, 1, SUBCOMMANDS[i].name))
             return &SUBCOMMANDS[i];
     return NULL;

@@ -37,8 +37,7 @@ struct discovery_rows {
 static void row_free(struct discovered *row) {
     list_remove(&row->link);
     command_info_free(row->info);
-    memory_free(row->answer);
-    memory_free(row);
+    MEMORY_FREE_ALL(row->answer, row);
 }
 
 static void rows_open(struct worker *w) {
@@ -59,13 +58,12 @@ static void rows_close(struct worker *w) {
 const struct session_room cluster_room = {.worker_opens = rows_open, .worker_closes = rows_close};
 
 static struct discovered *row_find(struct worker *w, const char *name, size_t len) {
-    LIST_FOREACH(it, &w->discovered->used) {
-        struct discovered *row = LIST_ENTRY(it, struct discovered, link);
+    LIST_EACH(row, &w->discovered->used, struct discovered, link) {
         if (row->name_len != len || strncasecmp(row->name, name, len) != 0)
             continue;
-        if (w->discovered->used.next != it) {
-            list_remove(it);
-            list_prepend(&w->discovered->used, it);
+        if (w->discovered->used.next != &row->link) {
+            list_remove(&row->link);
+            list_prepend(&w->discovered->used, &row->link);
         }
         return row;
     }
@@ -87,11 +85,9 @@ static void row_retire(struct worker *w, struct discovered *row) {
 static bool row_room(struct worker *w) {
     if (w->discovered->count < ROWS_MAX)
         return true;
-    LIST_FOREACH_SAFE(it, &w->discovered->used) {
-        struct discovered *row = LIST_ENTRY(it, struct discovered, link);
+    LIST_EACH_SAFE(row, &w->discovered->used, struct discovered, link)
         if (!row->info)
             row_retire(w, row);
-    }
     return w->discovered->count < ROWS_MAX;
 }
 

@@ -90,7 +90,7 @@ static const struct way *way_of(const struct request_class *k) {
     const struct command *c = k->command;
     if (c->id == COMMAND_UNKNOWN)
         return c->need == NEED_MASTERS ? &TOLD[((const struct command_info *)(const void *)c)->response] : &one;
-    for (size_t i = 0; i < sizeof(WAYS) / sizeof(WAYS[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(WAYS); i++)
         if (WAYS[i].id == c->id &&
             (!WAYS[i].subs[0] || (k->request->argc > 1 && class_arg_choice(k, 1, WAYS[i].subs) >= 0)))
             return &WAYS[i];
@@ -123,9 +123,7 @@ static void masters_free(struct request_owner *owner) {
     for (size_t i = 0; i < m->count; i++)
         text_clear(&m->replies[i]);
     text_clear(&m->error);
-    memory_free(m->replies);
-    memory_free(m->pins);
-    memory_free(m);
+    MEMORY_FREE_ALL(m->replies, m->pins, m);
 }
 
 static const struct request_owner_ops masters_ops = {.free = masters_free};

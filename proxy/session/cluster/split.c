@@ -117,10 +117,7 @@ static void split_finish(struct request *r) {
     fence_looks_forget(split->looks);
     fence_forget(split->question);
     text_clear(&split->data);
-    memory_free(split->kept);
-    memory_free(split->items);
-    memory_free(split->pieces);
-    memory_free(split);
+    MEMORY_FREE_ALL(split->kept, split->items, split->pieces, split);
 }
 
 static bool split_take_array(struct split *split, const struct call *c, const struct call_end *end) {

@@ -72,14 +72,7 @@ static void admin_free(struct request_owner *owner) {
     struct admin *a = (struct admin *)(void *)owner;
     for (size_t i = 0; i < a->shown_count; i++)
         memory_free(a->shown[i].line);
-    memory_free(a->shown);
-    memory_free(a->ids);
-    memory_free(a->sorted);
-    memory_free(a->user);
-    memory_free(a->address);
-    memory_free(a->local_address);
-    memory_free(a->node);
-    memory_free(a);
+    MEMORY_FREE_ALL(a->shown, a->ids, a->sorted, a->user, a->address, a->local_address, a->node, a);
 }
 
 static const struct request_owner_ops admin_ops = {.free = admin_free};
@@ -133,7 +126,7 @@ static void flags_text(const struct session *s, const struct pubsub_counts *n, c
                  {'U', session_by_unix_socket(s)},
                  {'e', commands_of(s)->no_evict}};
     char *p = out;
-    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
         if (flags[i].on)
             *p++ = flags[i].letter;
     if (p == out)
@@ -209,13 +202,11 @@ static bool kill_words(struct admin *a, const struct request_class *k) {
     if (a->by_address)
         take_text(&a->address, k, 2);
     for (size_t i = 2; i + 1 < k->request->argc; i += 2) {
-        size_t len;
         int64_t id = 0;
-        const char *value = class_arg(k, i + 1, &len);
         int option = class_arg_choice(k, i, options);
         bool right = option >= 0;
         if (option == ID) {
-            right = resp_integer(value, len, &id) && id >= 1;
+            right = request_arg_integer(k->request, k->bytes, i + 1, &id) && id >= 1;
             a->id = (uint64_t)id;
         } else if (option == TYPE) {
             right = take_kind(a, k, i + 1);
@@ -242,13 +233,12 @@ static bool pause_words(struct admin *a, const struct request_class *k) {
 }
 
 static bool unblock_words(struct admin *a, const struct request_class *k) {
-    size_t len;
     int64_t id;
     if (k->request->argc != 3 && k->request->argc != 4)
         return false;
-    const char *text = class_arg(k, 2, &len);
     a->error = k->request->argc == 4 && class_arg_is(k, 3, "error");
-    if (!resp_integer(text, len, &id) || (k->request->argc == 4 && !a->error && !class_arg_is(k, 3, "timeout")))
+    if (!request_arg_integer(k->request, k->bytes, 2, &id) ||
+        (k->request->argc == 4 && !a->error && !class_arg_is(k, 3, "timeout")))
         return false;
     a->id = (uint64_t)id;
     return true;
@@ -312,8 +302,7 @@ static bool round_step(struct worker *w, struct worker_slices *slices) {
     struct round *round = (struct round *)(void *)slices;
     struct admin *a = round->admin;
     size_t visited = 0;
-    LIST_FOREACH_SAFE(it, &w->sessions) {
-        struct session *s = LIST_ENTRY(it, struct session, link);
+    LIST_EACH_SAFE(s, &w->sessions, struct session, link) {
         if (s->lock.id <= round->seen)
             continue;
         if (visited++ == CLIENTS_A_STEP)
@@ -585,7 +574,7 @@ static const struct own {
 };
 
 static const struct own *own_of(const struct request_class *k) {
-    for (size_t i = 0; i < sizeof(owns) / sizeof(owns[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(owns); i++)
         if (k->request->argc >= owns[i].least && k->request->argc <= owns[i].most && class_arg_is(k, 1, owns[i].name))
             return &owns[i];
     return NULL;

@@ -38,7 +38,7 @@ static enum dispatch_result secret_end(struct session *s, const struct command *
         LIST_ENTRY(s->requests.prev, struct request, link); /* this request's, or one that ends sooner */
     upstream_secret(&request->call.up);
     LIST_FOREACH(it, &request->parts)
-    upstream_secret(&LIST_ENTRY(it, struct call, link)->up);
+        upstream_secret(&LIST_ENTRY(it, struct call, link)->up);
     return result;
 }
 

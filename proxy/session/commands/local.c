@@ -137,10 +137,7 @@ struct change {
 static void change_free(struct request_owner *owner) {
     struct change *change = (struct change *)(void *)owner;
     upstream_login_release(change->login);
-    memory_free(change->user);
-    memory_free(change->name);
-    memory_free(change->wrong);
-    memory_free(change);
+    MEMORY_FREE_ALL(change->user, change->name, change->wrong, change);
 }
 
 static const struct request_owner_ops change_ops = {.free = change_free};
@@ -394,10 +391,8 @@ static enum dispatch_result do_hello(struct session *s, const struct request_cla
 }
 
 static enum dispatch_result do_select(struct session *s, const struct request_class *k) {
-    size_t len;
-    const char *text = class_arg(k, 1, &len);
     int64_t db;
-    if (!resp_integer(text, len, &db) || db > INT32_MAX || db < INT32_MIN)
+    if (!request_arg_integer(k->request, k->bytes, 1, &db) || db > INT32_MAX || db < INT32_MIN)
         return session_refuse(s, k->command, "ERR value is not an integer or out of range");
     bool fits = db >= 0 && db <= DATABASES_MAX;
     if (!fits && !upstream_is_cluster(s->worker->upstream))

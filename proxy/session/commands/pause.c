@@ -93,7 +93,7 @@ void pause_end(struct worker *w) {
     }
     w->pause = PAUSE_NONE;
     LIST_FOREACH(it, &w->sessions)
-    pause_leave(LIST_ENTRY(it, struct session, link));
+        pause_leave(LIST_ENTRY(it, struct session, link));
     worker_wake_waiting(w);
 }
 
@@ -279,8 +279,7 @@ static void all_are_quiet(struct broadcast *t) {
 /* Counts the worker's clients that wait for a node, not in the proxy for a lock. Returns whether the visit is over. */
 static bool quiet_look(struct stoppage *p, struct worker *w) {
     size_t blocked = 0, busy = 0;
-    LIST_FOREACH(it, &w->sessions) {
-        const struct session *s = LIST_ENTRY(it, struct session, link);
+    LIST_EACH(s, &w->sessions, const struct session, link) {
         bool asks = s->in_flight > (s->lock.id == p->asker) && !(s->delays & DELAY_EVENT);
         if (s->delays & DELAY_BLOCKED)
             blocked++;
@@ -357,7 +356,7 @@ static void answered(struct call *c, const struct call_end *end_) {
     size_t len;
     const char *error = call_end_error(end_, &len);
     bool away = end_->error != NULL;
-    for (size_t i = 0; error && i < sizeof(begins) / sizeof(begins[0]); i++)
+    for (size_t i = 0; error && i < ARRAY_SIZE(begins); i++)
         away |= reply_begins(error, len, begins[i]);
     if (away && is_late(p, w)) {
         char reply[REPLY_MAX];

@@ -57,7 +57,7 @@ static bool is_admin(const struct session *s) {
  * which has checked the right before. */
 static bool granted(const struct call_end *end) {
     static const char *const grants[] = {"-BUSY", "-LOADING", "-MASTERDOWN", "*", "%"};
-    for (size_t i = 0; i < sizeof(grants) / sizeof(grants[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(grants); i++)
         if (reply_begins(end->reply, end->len, grants[i]))
             return true;
     return reply_begins(end->reply, end->len, "-ERR U") &&

@@ -96,8 +96,7 @@ void broadcast_inbox_close(struct worker *w) {
 
 void broadcast_inbox_clear(struct worker *w) {
     invariant(w->broadcasts.closed, "an open mailbox is cleared");
-    struct list_node *n;
-    while ((n = list_first(&w->broadcasts.begun)))
-        broadcast_end(LIST_ENTRY(n, struct broadcast, at_home));
+    for (struct broadcast *n; (n = LIST_FIRST(&w->broadcasts.begun, struct broadcast, at_home));)
+        broadcast_end(n);
     pthread_mutex_destroy(&w->broadcasts.mutex);
 }

@@ -162,13 +162,12 @@ void request_keep(struct request *r, const char *bytes, size_t len) {
 }
 
 static __attribute__((noinline)) void request_free_more(struct request *r) {
-    struct list_node *n;
     struct request_owner *owner = r->owner;
     r->owner = NULL;
     if (owner && owner->ops->free)
         owner->ops->free(owner);
-    while ((n = list_shift(&r->parts)))
-        call_release(r->worker, LIST_ENTRY(n, struct call, link));
+    for (struct call *n; (n = LIST_SHIFT(&r->parts, struct call, link));)
+        call_release(r->worker, n);
 }
 
 static inline void request_free(struct request *r) {
@@ -275,9 +274,7 @@ static inline bool head_waits(const struct session *s) {
 
 /* Moves the replies of all finished requests, from the head on, to the output. */
 static __attribute__((noinline)) void session_release_done(struct session *s) {
-    struct list_node *n;
-    while ((n = list_first(&s->requests))) {
-        struct request *r = LIST_ENTRY(n, struct request, link);
+    for (struct request *r; (r = LIST_FIRST(&s->requests, struct request, link));) {
         /* The bytes held by a call with a `done` function are not part of the reply. */
         if (r->call.held_len > 0 && (r->done || !r->call.done)) {
             iobuf_append(&s->out, r->call.held_big ? r->call.held_big : r->call.held, r->call.held_len);
@@ -484,11 +481,9 @@ static bool request_uses_slot(const struct request *r, int slot) {
     bool everywhere = r->command && (r->command->flags & COMMAND_WRITE);
     if (r->call.up.in_flight && (r->call.up.slot == slot || (r->call.up.slot < 0 && everywhere)))
         return true;
-    LIST_FOREACH(it, &r->parts) {
-        const struct call *part = LIST_ENTRY(it, struct call, link);
+    LIST_EACH(part, &r->parts, const struct call, link)
         if (part->up.slot == slot || (part->up.slot < 0 && everywhere))
             return true;
-    }
     return false;
 }
 

@@ -123,9 +123,8 @@ void session_close(struct session *s, const char *reason) {
     ev_io_stop(w->loop, &s->io);
     stream_drop(s);
     session_go_on(s);
-    struct list_node *n;
-    while ((n = list_shift(&s->requests))) { /* their calls continue without it */
-        struct request *r = LIST_ENTRY(n, struct request, link);
+    for (struct request *r;
+         (r = LIST_SHIFT(&s->requests, struct request, link));) { /* their calls continue without it */
         r->session = NULL;
         if (r->done)
             request_reply(r, "", 0, true);
@@ -160,12 +159,7 @@ void session_free(struct session *s) {
               (int)s->state, s->fd);
     upstream_login_release(s->lane.login); /* only now: releases on disconnect still used its lane */
     list_remove(&s->link);
-    memory_free(s->name);
-    memory_free(s->user);
-    memory_free(s->lib_name);
-    memory_free(s->lib_version);
-    memory_free(s->reached);
-    memory_free(s);
+    MEMORY_FREE_ALL(s->name, s->user, s->lib_name, s->lib_version, s->reached, s);
 }
 
 void session_finish(struct session *s) {

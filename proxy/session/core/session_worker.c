@@ -49,9 +49,7 @@ void worker_add_job(struct worker *w, struct worker_job *job) {
 }
 
 void worker_run_jobs(struct worker *w) {
-    struct list_node *n;
-    while ((n = list_shift(&w->jobs))) {
-        struct worker_job *job = LIST_ENTRY(n, struct worker_job, link);
+    for (struct worker_job *job; (job = LIST_SHIFT(&w->jobs, struct worker_job, link));) {
         invariant(job->run && w == worker_here(), "a job runs in another thread");
         job->run(w, job);
         memory_free(job);

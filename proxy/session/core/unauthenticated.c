@@ -61,8 +61,7 @@ static void take_word(struct worker *w, const char *reply) {
     }
     w->served = w->asked;
     if (unknown) /* clients of other machines may have come before Redis was asked */
-        LIST_FOREACH_SAFE(it, &w->sessions) {
-            struct session *s = LIST_ENTRY(it, struct session, link);
+        LIST_EACH_SAFE(s, &w->sessions, struct session, link) {
             struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
             socklen_t len = sizeof(peer);
             if (getpeername(s->fd, (struct sockaddr *)&peer, &len) == 0 && worker_denies(w, &peer))
@@ -74,11 +73,9 @@ static void take_word(struct worker *w, const char *reply) {
 }
 
 void worker_wake_waiting(struct worker *w) {
-    LIST_FOREACH(it, &w->sessions) {
-        struct session *s = LIST_ENTRY(it, struct session, link);
+    LIST_EACH(s, &w->sessions, struct session, link)
         if (s->input)
             session_mark_runnable(s);
-    }
 }
 
 static void probed(struct call *c, const struct call_end *end) {

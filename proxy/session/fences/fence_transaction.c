@@ -88,7 +88,7 @@ bool nonblocking_form_unblocked(const struct request_class *k, struct nonblockin
         {COMMAND_BZPOPMIN, "ZPOPMIN", true, false}, {COMMAND_BZPOPMAX, "ZPOPMAX", true, false},
     };
     size_t last = k->request->argc - 1;
-    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(forms); i++) {
         if (forms[i].id != k->command->id)
             continue;
         bool first = forms[i].time_first;
@@ -456,9 +456,8 @@ static void watched_again(struct ev_loop *loop, struct ev_timer *timer, int even
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     struct request_class k;
     const char *error = NULL;
-    struct list_node *n;
-    while ((n = list_first(&request->parts))) /* the calls of the last attempt */
-        call_release(request->worker, LIST_ENTRY(n, struct call, link));
+    for (struct call *n; (n = LIST_FIRST(&request->parts, struct call, link));)
+        call_release(request->worker, n);
     request->parts_left = 0;
     resp_request_init(&r);
     if (resp_request_scan(&r, b->command.data, b->command.len, &limits) != RESP_OK) { /* the command was valid before */

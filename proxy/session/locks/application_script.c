@@ -98,10 +98,9 @@ static void bundle_free(struct bundle *b) {
 }
 
 static void calls_end(struct worker *w, struct session *s, struct bundle *b, const struct call_end *end) {
-    struct list_node *n;
     struct lock_answer out;
-    while ((n = list_shift(&b->locks.calls)))
-        lock_finish(w, s, LIST_ENTRY(n, struct lock_call, queued), end, &out);
+    for (struct lock_call *n; (n = LIST_SHIFT(&b->locks.calls, struct lock_call, queued));)
+        lock_finish(w, s, n, end, &out);
 }
 
 /* Sends the steps of the calls that have not ended. s NULL: the script's result `end` ends the calls. */
@@ -109,12 +108,11 @@ static void send_steps(struct worker *w, struct session *s, const struct command
                        const struct call_end *end) {
     struct resp_request r;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
-    struct list_node *n;
     resp_request_init(&r);
     if (!s || resp_request_scan(&r, b->command.data, b->command.len, &limits) != RESP_OK)
         calls_end(w, s, b, end);
-    while ((n = list_shift(&b->locks.calls)))
-        step_submit(s, c, LIST_ENTRY(n, struct lock_call, queued), &r, b->command.data, b->key_count);
+    for (struct lock_call *n; (n = LIST_SHIFT(&b->locks.calls, struct lock_call, queued));)
+        step_submit(s, c, n, &r, b->command.data, b->key_count);
     resp_request_clear(&r);
 }
 
@@ -162,8 +160,7 @@ static void bundle_finish(struct request *request, struct bundle *b, const char 
     size_t len = (size_t)(*step - reply);
     bool unsure = false;
     char error[LOCK_ANSWER_MAX] = "";
-    LIST_FOREACH_SAFE(it, &b->locks.calls) {
-        struct lock_call *l = LIST_ENTRY(it, struct lock_call, queued);
+    LIST_EACH_SAFE(l, &b->locks.calls, struct lock_call, queued) {
         const struct call_end part = {.reply = step[0], .len = (size_t)(step[1] - step[0])};
         const char *refusal = lock_queue_refusal(l);
         struct lock_answer out;

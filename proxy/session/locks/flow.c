@@ -13,6 +13,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/clock.h"
+#include "proxy/base/memory.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
@@ -68,11 +69,10 @@ static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t
         bool absolute;
     } options[] = {{"ex", 1000, false}, {"px", 1, false}, {"exat", 1000, true}, {"pxat", 1, true}};
     for (; at + 1 < r->argc && !request_arg_is(r, bytes, at, "fields"); at++)
-        for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
-            size_t len;
+        for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
             int64_t n;
-            const char *word = request_arg(r, bytes, at + 1, &len);
-            if (request_arg_is(r, bytes, at, options[i].name) && resp_integer(word, len, &n) && n < FAR_AWAY)
+            if (request_arg_is(r, bytes, at, options[i].name) && request_arg_integer(r, bytes, at + 1, &n) &&
+                n < FAR_AWAY)
                 return n * options[i].unit - (options[i].absolute ? clock_wall_ms() : 0);
         }
     return -1;
@@ -82,16 +82,14 @@ bool lock_quorum_refuses(const struct session *s, const struct command *c, const
                          const char *bytes, char *error, size_t size) {
     enum lock_row_expiry how = lock_row_of(c)->expiry;
     int64_t longest_ms = quorum_longest_ms(s->worker), ms = -1, n = -1;
-    size_t len;
     if (r->argc < 3)
         return false;
     if (how == EXPIRY_SET || how == EXPIRY_GETEX || c->id == COMMAND_HGETEX || c->id == COMMAND_HSETEX) {
         ms = option_ms(r, bytes, how == EXPIRY_SET ? 3 : 2);
     } else if (how >= EXPIRY_SECONDS) {
-        const char *word = request_arg(r, bytes, 2, &len);
         bool seconds = how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS;
         bool absolute = how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS;
-        if (resp_integer(word, len, &n) && n >= 0 && n < FAR_AWAY)
+        if (request_arg_integer(r, bytes, 2, &n) && n >= 0 && n < FAR_AWAY)
             ms = n * (seconds ? 1000 : 1) - (absolute ? clock_wall_ms() : 0);
         else
             ms = n >= FAR_AWAY ? INT64_MAX : -1;

@@ -256,7 +256,7 @@ static void renewals_done(struct call *c, const struct call_end *end) {
     list_init(&others);
     list_splice(&others, &r->link);
     LIST_FOREACH(it, &others)
-    count++;
+        count++;
     bool read =
         !end->error && resp_item_read(&p, end->reply + end->len, &digits) && digits.type == '$' && digits.len == count;
     worker_engine_due(w, r->lease.lease_ms / 3);
@@ -312,7 +312,7 @@ static void works_send(struct worker *w, struct worker_job *job) {
     size_t room = 0, count = 0, sent = 0, n;
     list_init(&others);
     LIST_FOREACH(it, works)
-    room++;
+        room++;
     struct lease_work **renewals = memory_alloc(room * sizeof(*renewals));
     while ((node = list_shift(works))) {
         struct lease_work *work = LIST_ENTRY(node, struct lease_work, link);
@@ -434,8 +434,7 @@ static void visit(struct broadcast *t, struct worker *w) {
     const struct alarm_news *news = LIST_ENTRY(t, struct alarm_news, broadcast);
     if (w->index != news->thread)
         return;
-    LIST_FOREACH(it, &w->sessions) {
-        struct session *s = LIST_ENTRY(it, struct session, link);
+    LIST_EACH(s, &w->sessions, struct session, link) {
         if (s->lock.id != news->session_id)
             continue;
         if (s->state == SESSION_OPEN)

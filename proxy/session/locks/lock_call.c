@@ -328,7 +328,7 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
         e->reply_len = len + 3;
     }
     /* A user that has sent a SETNX knows nothing of scripts: the error says which permission it lacks. */
-    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(errors); i++)
         if (e->reply_len > strlen(errors[i].start) && memcmp(e->reply, errors[i].start, strlen(errors[i].start)) == 0 &&
             memmem(e->reply, e->reply_len, errors[i].word, strlen(errors[i].word))) {
             e->reply = errors[i].answer;

@@ -392,12 +392,10 @@ bool lock_acquires_all(const struct command *c, const struct resp_request *r, co
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db) {
     bool named = false;
     for (size_t i = 3; c->id == COMMAND_COPY && i + 1 < r->argc; i++) {
-        size_t len;
         int64_t n;
-        const char *number = request_arg(r, bytes, i + 1, &len);
         if (!request_arg_is(r, bytes, i, "db"))
             continue;
-        if (!resp_integer(number, len, &n) || n < 0 || n > INT32_MAX)
+        if (!request_arg_integer(r, bytes, i + 1, &n) || n < 0 || n > INT32_MAX)
             return false; /* Redis answers the error */
         *db = (uint32_t)n;
         named = true;

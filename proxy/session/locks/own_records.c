@@ -86,7 +86,7 @@ static const struct {
              {FACT_DEDICATED, "dedicated"},
              {FACT_LOSERS_QUIET, "losers-quiet"}};
 
-enum { FACT_KINDS = sizeof(FACTS) / sizeof(FACTS[0]) };
+enum { FACT_KINDS = ARRAY_SIZE(FACTS) };
 
 /* Logs, once in the process's life, why the record cannot be used. `why`: an error of Redis, or empty. */
 static void log_useless(const char *why, size_t len) {

@@ -329,8 +329,8 @@ static bool goes_with(const struct lock_call *first, const struct lock_call *l) 
         (first->plan.slot != l->plan.slot && upstream_is_cluster(b->worker->upstream)))
         return false;
     LIST_FOREACH(it, &first->joined)
-    if (LIST_ENTRY(it, struct lock_call, link)->plan.hash == l->plan.hash)
-        return false;
+        if (LIST_ENTRY(it, struct lock_call, link)->plan.hash == l->plan.hash)
+            return false;
     return first->plan.hash != l->plan.hash;
 }
 

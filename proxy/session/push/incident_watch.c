@@ -98,8 +98,7 @@ static void feed(struct worker_watches *all) {
 
 /* Has idle watches written: those whose clients read, or (stalled) those whose clients have read meanwhile. */
 static void feed_idle(struct worker_watches *all, bool stalled) {
-    LIST_FOREACH_SAFE(it, &all->idle) {
-        struct watch *watch = LIST_ENTRY(it, struct watch, link);
+    LIST_EACH_SAFE(watch, &all->idle, struct watch, link) {
         if (watch->stalled != stalled)
             continue;
         if (stalled && is_stalled(watch->session)) {
@@ -107,8 +106,8 @@ static void feed_idle(struct worker_watches *all, bool stalled) {
             continue;
         }
         watch->stalled = false;
-        list_remove(it);
-        list_append(&all->due, it);
+        list_remove(&watch->link);
+        list_append(&all->due, &watch->link);
     }
     feed(all);
 }

@@ -71,9 +71,8 @@ void pubsub_drop(struct session *s) {
     struct pubsub *p = push_of(s)->pubsub;
     if (!p)
         return;
-    struct list_node *n;
-    while ((n = list_first(&p->feeds)))
-        feed_free(LIST_ENTRY(n, struct feed, link));
+    for (struct feed *n; (n = LIST_FIRST(&p->feeds, struct feed, link));)
+        feed_free(n);
     struct request *waiting = p->waiting;
     push_of(s)->pubsub = NULL;
     s->listens = false;
@@ -104,7 +103,7 @@ static struct pubsub *pubsub_get(struct session *s) {
 static int64_t pubsub_shards(const struct pubsub *p) {
     int64_t sum = 0;
     LIST_FOREACH(it, &p->feeds)
-    sum += LIST_ENTRY(it, struct feed, link)->shards;
+        sum += LIST_ENTRY(it, struct feed, link)->shards;
     return sum;
 }
 
@@ -126,8 +125,8 @@ static void feed_lost(void *arg, const char *error);
 /* Finds the feed to a node, or opens one; NULL: *error has the reason. */
 static struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const char **error) {
     LIST_FOREACH(it, &p->feeds)
-    if (node && LIST_ENTRY(it, struct feed, link)->node == node)
-        return LIST_ENTRY(it, struct feed, link);
+        if (node && LIST_ENTRY(it, struct feed, link)->node == node)
+            return LIST_ENTRY(it, struct feed, link);
     struct feed *f = memory_alloc(sizeof(*f));
     *f = (struct feed){.of = p, .node = node, .protocol = p->session->lane.protocol};
     f->why = p->monitor ? PIN_MONITOR : PIN_SUBSCRIBED;

@@ -331,8 +331,8 @@ static void tracking_off(struct session *s, const struct command *c) {
 static bool client_exists(const struct session *s, int64_t id) {
     const struct worker *w = s->worker;
     LIST_FOREACH(it, &w->sessions)
-    if ((int64_t)LIST_ENTRY(it, struct session, link)->lock.id == id)
-        return true;
+        if ((int64_t)LIST_ENTRY(it, struct session, link)->lock.id == id)
+            return true;
     return w->shared->threads > 1 && id > 0 && id <= (int64_t)atomic_load(&w->shared->next_session);
 }
 
@@ -353,11 +353,9 @@ static const char *off_error(const struct session *s, const struct request_class
     for (size_t i = 3; i < k->request->argc; i++) {
         bool more = i + 1 < k->request->argc;
         if (class_arg_is(k, i, "redirect") && more) {
-            size_t len;
             if (to != 0)
                 return "ERR A client can only redirect to a single other client";
-            const char *number = class_arg(k, ++i, &len);
-            if (!resp_integer(number, len, &to))
+            if (!request_arg_integer(k->request, k->bytes, ++i, &to))
                 return "ERR value is not an integer or out of range";
             if (!client_exists(s, to))
                 return "ERR The client ID you want redirect to does not exist";

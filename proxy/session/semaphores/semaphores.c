@@ -250,8 +250,7 @@ static void note_free(struct worker *w, struct permit_note *note) {
     for (size_t i = 0; i < note->count; i++)
         permits_end(w->shared->permits, &note->keys[i].op);
     lock_rules_unref(note->rules);
-    memory_free(note->bytes);
-    memory_free(note);
+    MEMORY_FREE_ALL(note->bytes, note);
 }
 
 /* ---- the reply ------------------------------------------------------------------------------------- */

@@ -18,9 +18,7 @@
 
 /* Ends the lock calls that have not ended yet, and frees the items. */
 static void transaction_items_free(struct transaction *t, struct session *s, const struct call_end *end) {
-    struct list_node *n;
-    while ((n = list_shift(&t->items))) {
-        struct transaction_item *item = LIST_ENTRY(n, struct transaction_item, link);
+    for (struct transaction_item *item; (item = LIST_SHIFT(&t->items, struct transaction_item, link));) {
         struct lock_answer out;
         if (item->lock)
             lock_finish(t->worker, s, item->lock, end, &out);
@@ -48,9 +46,8 @@ void early_free(struct early *early) {
 void transaction_free(struct transaction *t, struct session *s, bool clean) {
     invariant(!s || transaction_of(s) != t, "a session keeps a transaction that is freed");
     transaction_items_free(t, s, &lock_not_sent_end);
-    struct list_node *n;
-    while ((n = list_shift(&t->early)))
-        early_free(LIST_ENTRY(n, struct early, link));
+    for (struct early *n; (n = LIST_SHIFT(&t->early, struct early, link));)
+        early_free(n);
     transaction_unpin(t, clean);
     text_clear(&t->watched);
     text_clear(&t->voted);
@@ -317,10 +314,8 @@ static void exec_collected(struct call *c, const struct call_end *end) {
 static void exec_answer(struct request *r, struct transaction *t, const struct call_end *end) {
     struct text out = {0};
     int64_t shown = t->count;
-    LIST_FOREACH(it, &t->items) {
-        const struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+    LIST_EACH(item, &t->items, const struct transaction_item, link)
         shown -= item_is_step(item) ? 1 : item->group > 1 ? item->group - 1 : 0;
-    }
     invariant(shown >= 0 && shown <= t->count, "%lld elements of %u", (long long)shown, t->count);
     text_commit(&out, resp_header_write(text_reserve(&out, RESP_HEADER_MAX), '*', shown));
     struct elements e = {.at = end->reply, .end = end->reply + end->len, .item = t->items.next};
@@ -369,8 +364,7 @@ static void exec_end(struct request *r, const struct call_end *end) {
         return;
     }
     bool nil = reply_begins(end->reply, end->len, "*-1") || reply_begins(end->reply, end->len, "_");
-    LIST_FOREACH(it, &t->items) { /* a watched key has changed, and EXEC did nothing */
-        struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+    LIST_EACH(item, &t->items, struct transaction_item, link) { /* a watched key has changed, and EXEC did nothing */
         if (!nil || !item->lock)
             continue;
         invariant(!list_empty(&item->lock->queued), "a call is undone that was not queued");
@@ -415,9 +409,8 @@ static void exec_send(struct transaction *t, struct request *request) {
         wait = t->wait = memory_zalloc(sizeof(*wait));
         wait->exec = request;
     }
-    LIST_FOREACH(it, &t->locks.calls) {
+    LIST_FOREACH(it, &t->locks.calls)
         engine_sent(w->shared->engine, &LIST_ENTRY(it, struct lock_call, queued)->plan);
-    }
     call_submit_pin(&request->call, pin, exec, sizeof(exec) - 1, false);
     if (!wait || !wait->exec) {
         memory_free(wait); /* it has failed at once */
@@ -469,8 +462,7 @@ static const struct request_owner_ops looking_ops = {.left = exec_unsent};
 
 enum dispatch_result transaction_exec(struct transaction *t, struct request *request) {
     invariant(!t->looks && !t->aborted && request->session, "a refused transaction is executed");
-    LIST_FOREACH(it, &t->items) {
-        struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+    LIST_EACH(item, &t->items, struct transaction_item, link) {
         if (!item->question || !fence_is_elsewhere(item->question))
             continue;
         if (!t->looks)

@@ -327,9 +327,7 @@ static void early_end(struct session *s, bool send) {
     struct transaction *t = transaction_of(s);
     invariant(!send || (transaction_of(s)->pin && transaction_of(s)->multi_ok),
               "commands are queued before MULTI is answered");
-    struct list_node *n;
-    while ((n = list_shift(&t->early))) {
-        struct early *early = LIST_ENTRY(n, struct early, link);
+    for (struct early *early; (early = LIST_SHIFT(&t->early, struct early, link));) {
         if (send) {
             struct request *request = request_new(s, NULL);
             request->call.done = call_swallow; /* an error here makes the node refuse EXEC */

@@ -86,8 +86,7 @@ static void wait_memory_free(struct request_owner *owner) {
         lock_rules_unref(t->rule->set);
     if (t->words)
         memory_free(t->words->reply);
-    memory_free(t->words);
-    memory_free(t);
+    MEMORY_FREE_ALL(t->words, t);
 }
 
 /* Copies a command's arguments with their bytes into one allocation. */
@@ -693,15 +692,14 @@ static void waits_close(struct worker *w) {
 static void waits_stop(struct worker *w) {
     lock_release_channel_close(w);
     LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions)
-    wait_end(LIST_ENTRY(it, struct wait, link));
+        wait_end(LIST_ENTRY(it, struct wait, link));
 }
 
 /* Ends the waits that their keys' rules of now do not allow. */
 static void waits_rules(struct worker *w) {
     if (!w->waits) /* the worker is being freed */
         return;
-    LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions) {
-        struct wait *t = LIST_ENTRY(it, struct wait, link);
+    LIST_EACH_SAFE(t, &waits_of_worker(w)->sessions, struct wait, link) {
         const struct lock_key *key = waiting_key(&t->waiter);
         const struct lock_rule *rule = lock_rules_match(w->rules, key->name, key->len);
         int64_t ms = rule && rule->mode == LOCK_MODE_ENFORCE ? rule->wait_ms : 0;

@@ -148,11 +148,9 @@ static void channel_refused(struct release_channel *channel, const char *text, s
     }
     if (begins(text, len, "ERR unknown command") && !all->plain) {
         all->plain = true;
-        LIST_FOREACH(it, &all->all) {
-            struct release_channel *other = LIST_ENTRY(it, struct release_channel, link);
+        LIST_EACH(other, &all->all, struct release_channel, link)
             if (other != channel)
                 channel_drop(other);
-        }
         channel_forget(channel);
         upstream_pin_send(channel->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
         return;
@@ -193,8 +191,7 @@ static void channel_message(void *arg, const char *data, size_t len, bool last) 
 static struct release_channel *channel_of(struct release_channels *all, const struct upstream_node *node) {
     struct release_channel *spare = NULL;
     double now = worker_steady(all->worker);
-    LIST_FOREACH(it, &all->all) {
-        struct release_channel *channel = LIST_ENTRY(it, struct release_channel, link);
+    LIST_EACH(channel, &all->all, struct release_channel, link) {
         if (channel->node == node)
             return channel;
         if (!channel->pin && now - channel->tried >= AGAIN_SECONDS)
@@ -266,8 +263,8 @@ bool lock_release_channel_open(struct worker *w, uint16_t slot) {
     if (upstream_is_cluster(w->upstream) && !all->plain)
         return listen_to_slot(all, slot);
     LIST_FOREACH(it, &all->all) /* else there is one channel for all locks */
-    if (LIST_ENTRY(it, struct release_channel, link)->pin)
-        return false;
+        if (LIST_ENTRY(it, struct release_channel, link)->pin)
+            return false;
     struct upstream_node *node = upstream_any_node(w->upstream, w->index);
     struct release_channel *channel = channel_of(all, node);
     if (!channel_connect(channel, node))
@@ -280,8 +277,7 @@ void lock_release_channel_close(struct worker *w) {
     struct release_channels *all = waits_of_worker(w)->release_channels;
     if (!all)
         return;
-    LIST_FOREACH_SAFE(it, &all->all) {
-        struct release_channel *channel = LIST_ENTRY(it, struct release_channel, link);
+    LIST_EACH_SAFE(channel, &all->all, struct release_channel, link) {
         channel_drop(channel);
         text_clear(&channel->message);
         memory_free(channel);

@@ -110,7 +110,7 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     list_init(&requests);
     list_splice(&requests, &c->pending);
     LIST_EACH(r, &requests, struct upstream_request, link)
-    r->conn = NULL;
+        r->conn = NULL;
     uint32_t dedicated = c->state == CONN_READY ? c->dedicated : 0;
     conn_set_state(c, CONN_CLOSED);
     c->in_flight = 0;
@@ -148,8 +148,8 @@ void conn_retire_all(struct upstream_node *n) {
     struct upstream *u = n->u;
     pin_close_idle(n, true);
     LIST_EACH(c, &u->conns, struct upstream_conn, link)
-    if (c->node == n)
-        conn_retire(c);
+        if (c->node == n)
+            conn_retire(c);
     /* An owner that hears of the end may open connections to the new machine, which stay: they come after `last`. */
     const struct list_node *last = u->conns.prev;
     for (struct list_node *it = &u->conns; it != last;) {

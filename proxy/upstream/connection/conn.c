@@ -109,10 +109,10 @@ void conn_ready(struct upstream_conn *c) {
     if (c->u->above->holds_back(c))
         return;
     LIST_EACH_SAFE(r, &c->pending, struct upstream_request, link)
-    if (c->u->above->pointless(r)) {
-        c->in_flight--;
-        c->rebuild = true;
-    }
+        if (c->u->above->pointless(r)) {
+            c->in_flight--;
+            c->rebuild = true;
+        }
     if (c->rebuild) {
         invariant(c->state != CONN_READY, "bytes that may have left are queued anew");
         struct upstream_request *r;
@@ -267,7 +267,7 @@ void batch_end(struct upstream_conn *c, bool executed) {
 
 void upstream_script_unknown(struct upstream *u) {
     LIST_EACH(c, &u->conns, struct upstream_conn, link)
-    c->has_script = false;
+        c->has_script = false;
 }
 
 /* ---- abandoned requests ---- */

@@ -199,10 +199,10 @@ struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstr
     invariant(index < n->u->connections + UPSTREAM_APARTS, "connection %u of the lane", index);
     struct upstream_pool *p = NULL;
     LIST_EACH(it, &n->pools, struct upstream_pool, link)
-    if (lane_equal(&it->lane, lane)) {
-        p = it;
-        break;
-    }
+        if (lane_equal(&it->lane, lane)) {
+            p = it;
+            break;
+        }
     if (p) { /* to the front, so that the first pool is nearly always the right one */
         list_remove(&p->link);
         list_prepend(&n->pools, &p->link);

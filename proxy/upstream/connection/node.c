@@ -147,10 +147,9 @@ static bool resolve_numeric(struct upstream_node *n) {
 static struct upstream_node *node_of(struct upstream *u, const char *text, const struct address *at,
                                      const struct host_addresses *host) {
     uint32_t hash = text_hash(text, strlen(text));
-    LIST_EACH(n, &u->nodes, struct upstream_node, link) {
+    LIST_EACH(n, &u->nodes, struct upstream_node, link)
         if (n->hash == hash && strcmp(n->address, text) == 0)
             return n;
-    }
     if (u->node_count >= NODES_MAX)
         return NULL;
     struct upstream_node *n = memory_zalloc(sizeof(*n));
@@ -190,8 +189,8 @@ void node_is_replica(struct upstream_node *n, struct upstream_node *master) {
         return;
     struct list_node *at = &master->replicas; /* the order is the same in every round: a session keeps its replica */
     LIST_EACH(it, &master->replicas, struct upstream_node, replica)
-    if (strcmp(it->address, n->address) < 0)
-        at = &it->replica;
+        if (strcmp(it->address, n->address) < 0)
+            at = &it->replica;
     list_prepend(at, &n->replica);
 }
 
@@ -202,7 +201,7 @@ void node_forget(struct upstream_node *n) {
     n->u->node_count--;
     node_is_replica(n, NULL);
     LIST_EACH_SAFE(it, &n->replicas, struct upstream_node, replica)
-    node_is_replica(it, NULL);
+        node_is_replica(it, NULL);
     resolve_cancel(n->lookup);
     quota_put(n->quota);
     MEMORY_FREE_ALL(n->probe, n->watch, n->address, n);
@@ -278,7 +277,7 @@ bool node_backing_off(const struct upstream_node *n) {
 
 void upstream_try_now(struct upstream *u) {
     LIST_EACH(n, &u->nodes, struct upstream_node, link)
-    n->retry_at_ms = 0;
+        n->retry_at_ms = 0;
 }
 
 void node_log(struct upstream_node *n, const char *what, const char *reason) {
@@ -318,8 +317,8 @@ void node_works(struct upstream_node *n) {
 
 struct upstream_dedicated *dedicated_find(const struct upstream *u, uint32_t number) {
     LIST_EACH(lane, &u->dedicated, struct upstream_dedicated, link)
-    if (lane->number == number)
-        return lane;
+        if (lane->number == number)
+            return lane;
     return NULL;
 }
 

@@ -29,8 +29,8 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
     }
     struct upstream_pin *pin = NULL;
     LIST_EACH(idle, &node->idle_pins, struct upstream_pin, link)
-    if (!pin && lane_equal(&idle->lane, lane))
-        pin = idle;
+        if (!pin && lane_equal(&idle->lane, lane))
+            pin = idle;
     if (pin) {
         pin_leave_idle(pin, node);
     } else {

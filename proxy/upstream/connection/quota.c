@@ -53,8 +53,8 @@ struct quota *quota_get(const char *address) {
     struct quota *q = NULL;
     MUTEX_GUARD(&all_mutex);
     LIST_EACH(it, &all_quotas, struct quota, link)
-    if (strcmp(it->address, address) == 0)
-        q = it;
+        if (strcmp(it->address, address) == 0)
+            q = it;
     if (!q) {
         size_t len = strlen(address);
         q = memory_zalloc(sizeof(*q) + len + 1);
@@ -89,8 +89,8 @@ static struct quota_client *client_get(struct quota *q, const char *name) {
     size_t len = strlen(name);
     uint32_t hash = text_hash(name, len);
     TABLE_CHAIN(it, &q->clients, hash, struct quota_client, link)
-    if (it->hash == hash && strcmp(it->name, name) == 0)
-        return it;
+        if (it->hash == hash && strcmp(it->name, name) == 0)
+            return it;
     struct quota_client *c = memory_zalloc(sizeof(*c) + len + 1);
     memcpy(c->name, name, len);
     c->hash = hash;

@@ -151,8 +151,8 @@ void node_sweep(struct upstream *u) {
             conn_close(c, CONN_IDLE, "idle");
     }
     LIST_EACH_SAFE(n, &u->nodes, struct upstream_node, link)
-    if (n->slots == 0 && !n->master && list_empty(&n->pools) && n->pins == 0)
-        node_forget(n);
+        if (n->slots == 0 && !n->master && list_empty(&n->pools) && n->pins == 0)
+            node_forget(n);
 }
 
 void upstream_tick(struct ev_loop *loop, ev_timer *w, int revents) {
@@ -168,7 +168,7 @@ void upstream_tick(struct ev_loop *loop, ev_timer *w, int revents) {
         node_sweep(u);
     }
     LIST_EACH(c, &u->conns, struct upstream_conn, link)
-    open |= c->state != CONN_CLOSED;
+        open |= c->state != CONN_CLOSED;
     if (!open) {
         ev_timer_stop(u->loop, &u->tick);
         u->tick_fast = false;

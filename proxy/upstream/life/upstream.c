@@ -102,15 +102,15 @@ void upstream_free(struct upstream *u) {
     u->closing = true;
     upstream_dedicated_free(u, u->own_dedicated);
     LIST_EACH(c, &u->conns, struct upstream_conn, link)
-    if (c->state != CONN_CLOSED)
-        conn_close(c, CONN_SHUTDOWN, "");
+        if (c->state != CONN_CLOSED)
+            conn_close(c, CONN_SHUTDOWN, "");
     wait_stop(u);
     pin_close_unpinned(u);
     bury(u);
     if (u->topology)
         topology_free(u->topology);
     LIST_EACH_SAFE(n, &u->nodes, struct upstream_node, link)
-    node_forget(n);
+        node_forget(n);
     ev_timer_stop(u->loop, &u->tick);
     invariant(u->node_count == 0 && list_empty(&u->conns) && list_empty(&u->graveyard), "%zu nodes are left",
               u->node_count);
@@ -144,9 +144,9 @@ bool upstream_node_lost(const struct upstream_node *n) {
     if (!n || !n->lost_ms)
         return false;
     LIST_EACH(pool, &n->pools, const struct upstream_pool, link)
-    for (unsigned i = 0; i < n->u->connections + UPSTREAM_APARTS; i++)
-        if (pool->conns[i] && pool->conns[i]->state == CONN_READY)
-            return false;
+        for (unsigned i = 0; i < n->u->connections + UPSTREAM_APARTS; i++)
+            if (pool->conns[i] && pool->conns[i]->state == CONN_READY)
+                return false;
     return true;
 }
 

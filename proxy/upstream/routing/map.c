@@ -24,8 +24,8 @@ static int by_address(const void *a, const void *b) {
 static void list_masters(struct upstream *u) {
     u->master_count = 0;
     LIST_EACH(n, &u->nodes, struct upstream_node, link)
-    if (n->slots > 0)
-        *ARRAY_ADD(u->masters, u->master_count) = n;
+        if (n->slots > 0)
+            *ARRAY_ADD(u->masters, u->master_count) = n;
     if (u->master_count > 0)
         qsort(u->masters, u->master_count, sizeof(struct upstream_node *), by_address);
 }
@@ -69,7 +69,7 @@ bool map_replace(struct upstream *u, struct upstream_node *const *slots) {
         return false;
     memcpy(u->slots, slots, size);
     LIST_EACH(n, &u->nodes, struct upstream_node, link)
-    n->slots = 0;
+        n->slots = 0;
     u->covered = 0;
     for (unsigned i = 0; i < SLOT_COUNT; i++) {
         if (slots[i]) {
@@ -96,8 +96,8 @@ bool map_replace_master(struct upstream *u, struct upstream_node *n) {
         return true;
     old->slots = 0;
     LIST_EACH(c, &u->conns, struct upstream_conn, link)
-    if (c->node == old)
-        conn_close(c, CONN_REPLACED, "another node is the master now");
+        if (c->node == old)
+            conn_close(c, CONN_REPLACED, "another node is the master now");
     return true;
 }
 
@@ -186,11 +186,11 @@ struct upstream_node *upstream_replica(const struct upstream *u, int slot, uint3
     if (!master)
         return NULL;
     LIST_EACH(n, &master->replicas, struct upstream_node, replica)
-    count += serves(n);
+        count += serves(n);
     uint32_t pick = count > 0 ? affinity % count : 0;
     LIST_EACH(n, &master->replicas, struct upstream_node, replica)
-    if (serves(n) && (u->config->read_from == UPSTREAM_READ_NEAREST ? n->watch->nearest : pick-- == 0))
-        return n;
+        if (serves(n) && (u->config->read_from == UPSTREAM_READ_NEAREST ? n->watch->nearest : pick-- == 0))
+            return n;
     return NULL;
 }
 
@@ -203,11 +203,11 @@ static int64_t distance(const struct upstream_node *n) {
 static void choose_nearest(struct upstream_node *master) {
     struct upstream_node *best = master;
     LIST_EACH(n, &master->replicas, struct upstream_node, replica)
-    if (serves(n) && distance(n) < distance(best))
-        best = n;
+        if (serves(n) && distance(n) < distance(best))
+            best = n;
     LIST_EACH(n, &master->replicas, struct upstream_node, replica)
-    if (n->watch)
-        n->watch->nearest = n == best;
+        if (n->watch)
+            n->watch->nearest = n == best;
     if (master->watch)
         master->watch->nearest = master == best;
 }
@@ -253,13 +253,13 @@ void replicas_watch(struct ev_loop *loop, ev_timer *timer, int revents) {
     struct upstream *u = timer->data;
     bool nearest = u->config->read_from == UPSTREAM_READ_NEAREST;
     LIST_EACH(n, &u->nodes, struct upstream_node, link)
-    if (n->master || (nearest && !list_empty(&n->replicas)))
-        ask(n);
+        if (n->master || (nearest && !list_empty(&n->replicas)))
+            ask(n);
 }
 
 void replicas_clear(struct upstream *u) {
     LIST_EACH(n, &u->nodes, struct upstream_node, link)
-    node_is_replica(n, NULL);
+        node_is_replica(n, NULL);
 }
 
 void replicas_add(struct upstream_node *master, const struct address *at) {

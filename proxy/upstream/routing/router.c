@@ -319,10 +319,9 @@ bool upstream_hold(struct upstream_request *r) {
     if (!c || c->state != CONN_READY || !r->streaming)
         return false;
     conn_retire(c);
-    LIST_EACH(behind, &c->pending, const struct upstream_request, link) {
+    LIST_EACH(behind, &c->pending, const struct upstream_request, link)
         if (behind->affinity != r->affinity && !behind->placeholder && !may_move(behind))
             return false;
-    }
     conn_pause(c, true);
     LIST_EACH_SAFE(behind, &c->pending, struct upstream_request, link) {
         if (behind->affinity == r->affinity || behind->placeholder)

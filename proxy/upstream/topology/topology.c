@@ -87,10 +87,9 @@ static void end_round(struct topology *t, bool changed) {
     if (t->again)
         topology_want(t);
     t->again = false;
-    LIST_EACH(c, &u->conns, struct upstream_conn, link) {
+    LIST_EACH(c, &u->conns, struct upstream_conn, link)
         if (c->unverified && c->state != CONN_CLOSED)
             conn_ready(c);
-    }
     wait_map_ends(u, t->started_ms);
 }
 
@@ -154,8 +153,7 @@ void topology_add(struct topology *t, const struct address *at) {
     for (size_t i = 0; i < t->candidate_count; i++)
         if (address_same(&t->candidates[i], at))
             return;
-    t->candidates = memory_realloc(t->candidates, (t->candidate_count + 1) * sizeof(*t->candidates));
-    t->candidates[t->candidate_count++] = *at;
+    *ARRAY_ADD(t->candidates, t->candidate_count) = *at;
 }
 
 void topology_rotate(struct topology *t, size_t from) {
@@ -329,6 +327,5 @@ void topology_free(struct topology *t) {
     ev_timer_stop(t->u->loop, &t->next);
     if (t->kind->clear)
         t->kind->clear(t);
-    memory_free(t->candidates);
-    memory_free(t);
+    MEMORY_FREE_ALL(t->candidates, t);
 }
