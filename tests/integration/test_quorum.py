@@ -259,9 +259,13 @@ def test_leases_are_renewed_at_the_witnesses(backend, start_redis, start_proxy, 
 
 def test_what_is_not_supported_is_refused(setting, connect):
     a = connect(setting.proxy)
-    for command in (("EXPIRE", "lock:q:n", "3600"), ("SET", "lock:q:n", "1", "NX", "EX", "3600"), ("SETEX", "lock:q:n", "3600", "1")):
+    for command in (("EXPIRE", "lock:q:n", "3600"), ("SET", "lock:q:n", "1", "NX", "EX", "3600"), ("SETEX", "lock:q:n", "3600", "1"),
+                    ("SET", "lock:q:n", "1", "NX", "EX", "1000000000000000"), ("SET", "lock:q:n", "1", "NX", "PX", "1000000000000000"),
+                    ("EXPIRE", "lock:q:n", "1000000000000000")):
         reply = a(*command)
-        assert isinstance(reply, Error) and "under quorum lasts" in reply, (command, reply)
+        assert isinstance(reply, Error) and "under quorum lasts" in reply and "nothing was changed" in reply, (command, reply)
+    reply = a("SET", "lock:q:n", "1", "NX", "EX", str(-(1 << 63)))  # Redis answers
+    assert isinstance(reply, Error) and "invalid expire" in reply, reply
     for other in ("data:{lock:q:n}", "lock:plain:{lock:q:n}"):  # data can't be given back, and other locks are not confirmed
         reply = a("MSETNX", "lock:q:n", "1", other, "1")
         assert isinstance(reply, Error) and "under quorum" in reply and a("EXISTS", other) == 0, reply
