@@ -33,6 +33,7 @@ static void locks_open(struct worker *w) {
     w->locks = memory_zalloc(sizeof(*w->locks));
     list_init(&w->locks->frees);
     list_init(&w->locks->works);
+    list_init(&w->locks->alarms);
     list_init(&w->locks->unasked);
     list_init(&w->locks->held_back);
     ev_timer_init(&w->locks->look, on_look, LOOK_S, 0.);

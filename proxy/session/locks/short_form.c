@@ -361,12 +361,7 @@ bool lock_free(struct call *call, struct lock_call *l) {
     l->next = call->done;
     l->call = call;
     call->lock = l;
-    if (list_empty(&w->locks->frees)) {
-        struct worker_job *job = memory_zalloc(sizeof(*job));
-        job->run = frees_flush;
-        worker_add_job(w, job);
-    }
-    list_append(&w->locks->frees, &l->link);
+    lock_turn_add(w, &w->locks->frees, &l->link, frees_flush);
     call->request->session->hears |= HEARS_NEXT;
     return true;
 }
