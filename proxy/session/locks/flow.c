@@ -248,10 +248,8 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,
                                    const struct lock_rule *rule) {
     struct lock_words words;
-    if (!lock_words_of(&words, r, bytes, lc->script)) {
-        session_refuse(s, c, "ERR syntax error");
-        return DISPATCHED;
-    }
+    if (!lock_words_of(&words, r, bytes, lc->script))
+        return session_refuse(s, c, "ERR syntax error");
     bool waits = rule->unusual && rule->wait_ms > 0;
     if (rule->unusual && rule->quorum == LOCK_QUORUM_YES && quorum_stops(s, c, r, bytes))
         return DISPATCHED;
@@ -411,14 +409,14 @@ void lock_call_clobber(struct call *call, struct session *s, const struct reques
 }
 
 /* Inlined, it would keep lock_submit from being inlined for acquire and release, which costs 1 % of their bound. */
-__attribute__((noinline)) void lock_dispatch_clobber(struct session *s, const struct request_class *k) {
+__attribute__((noinline)) enum dispatch_result lock_dispatch_clobber(struct session *s, const struct request_class *k) {
     counter_add(&s->worker->counters.requests_locks, 1);
     struct request *request = request_new(s, k->command);
     lock_busy_all(request);
     request_barrier(request);
     if (k->command->id != COMMAND_MSETNX || !lock_clobbers_one_rule(k) || class_enforced(k, 0)->wait_ms == 0) {
         lock_call_clobber(&request->call, s, k);
-        return;
+        return DISPATCHED;
     }
     const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
     session_note_overlap(s);
@@ -427,6 +425,7 @@ __attribute__((noinline)) void lock_dispatch_clobber(struct session *s, const st
     s->worker->waits->keep(request, l, &words);
     lock_build_pairs(s, l, &words);
     lock_submit(&request->call, l, SCRIPT_CLOBBER);
+    return DISPATCHED;
 }
 
 /* ---- PROXY LOCK, TOKEN, RELEASE ---------------------------------------------------------------- */
