@@ -45,6 +45,19 @@ struct bundle {
 
 /* ---- the two steps ----------------------------------------------------------------------------- */
 
+bool script_locks(const struct request_class *k, size_t i) {
+    size_t len, other_len;
+    const char *key = class_key(k, i, &len);
+    if (!class_enforced(k, i))
+        return false;
+    for (size_t j = 0; j < i; j++) {
+        const char *other = class_key(k, j, &other_len);
+        if (other_len == len && memcmp(other, key, len) == 0)
+            return false;
+    }
+    return true;
+}
+
 struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct request_class *k, size_t i) {
     size_t len, name_len;
     const char *key = class_key(k, i, &len), *name = request_arg(k->request, k->bytes, 0, &name_len);
@@ -275,7 +288,7 @@ enum dispatch_result script_dispatch(struct session *s, const struct request_cla
     b->key_count = k->key_count;
     list_init(&b->locks.calls);
     for (size_t i = 0; i < k->key_count; i++)
-        if (class_enforced(k, i)) {
+        if (script_locks(k, i)) {
             b->locks.quorum |= class_rule(k, i)->quorum == LOCK_QUORUM_YES;
             l = script_begin(s, NULL, k, i);
             list_append(&b->locks.calls, &l->queued);

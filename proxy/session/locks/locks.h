@@ -145,6 +145,9 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
 /* Sends the script, with a step before and a step after it for each of its keys that is a lock. */
 enum dispatch_result script_dispatch(struct session *s, const struct request_class *k);
 
+/* Whether a script's key i is a lock that no key before it names. A second call would take the lock over from the first
+ * one, with another token. */
+bool script_locks(const struct request_class *k, size_t i);
 /* Begins the call for a script's key i, a lock. `queue`: of the transaction that the script is queued in, or NULL. */
 struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct request_class *k, size_t i);
 /* Build in w->build the step before the script, and the step after it. `together`: they run in one transaction. */
