@@ -91,6 +91,10 @@ void resp_request_move(struct resp_request *to, struct resp_request *from);
 enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
                                    const struct resp_limits *limits) __attribute__((warn_unused_result));
 
+/* Initialises `r`, and scans a request that is whole in memory, for example one that was kept, without limits. False:
+ * the bytes are no whole request. The caller clears `r` in any case. */
+bool resp_request_read(struct resp_request *r, const char *data, size_t len) __attribute__((warn_unused_result));
+
 /* ---- the rest of a request whose first part has already been forwarded ---- */
 
 /* Finds the end of a multibulk without storing it: no arguments, no bytes. */

@@ -311,6 +311,12 @@ inline enum resp_status resp_request_scan(struct resp_request *r, const char *da
     return scan_slowly(r, data, len, limits);
 }
 
+bool resp_request_read(struct resp_request *r, const char *data, size_t len) {
+    static const struct resp_limits limits = {.bulk_max = INT64_MAX};
+    resp_request_init(r);
+    return resp_request_scan(r, data, len, &limits) == RESP_OK;
+}
+
 /* The rest of a request that is forwarded while it arrives. Between calls only bulk_left is kept, or the part of a
  * length line that has come. It accepts and refuses what resp_request_scan does. */
 void resp_body_init(struct resp_body *b, const struct resp_request *r) {

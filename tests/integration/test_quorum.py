@@ -21,6 +21,7 @@ QUORUM = "lock lock:q:* quorum yes"
 
 ACQUIRE = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])"
 RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
+ACQUIRE_ALL = "for _, key in ipairs(KEYS) do redis.call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) end return 'OK'"
 EXTEND = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end"
 
 
@@ -259,9 +260,13 @@ def test_leases_are_renewed_at_the_witnesses(backend, start_redis, start_proxy, 
 
 def test_what_is_not_supported_is_refused(setting, connect):
     a = connect(setting.proxy)
-    for command in (("EXPIRE", "lock:q:n", "3600"), ("SET", "lock:q:n", "1", "NX", "EX", "3600"), ("SETEX", "lock:q:n", "3600", "1")):
+    for command in (("EXPIRE", "lock:q:n", "3600"), ("SET", "lock:q:n", "1", "NX", "EX", "3600"), ("SETEX", "lock:q:n", "3600", "1"),
+                    ("SET", "lock:q:n", "1", "NX", "EX", "1000000000000000"), ("SET", "lock:q:n", "1", "NX", "PX", "1000000000000000"),
+                    ("EXPIRE", "lock:q:n", "1000000000000000")):
         reply = a(*command)
-        assert isinstance(reply, Error) and "under quorum lasts" in reply, (command, reply)
+        assert isinstance(reply, Error) and "under quorum lasts" in reply and "nothing was changed" in reply, (command, reply)
+    reply = a("SET", "lock:q:n", "1", "NX", "EX", str(-(1 << 63)))  # Redis answers
+    assert isinstance(reply, Error) and "invalid expire" in reply, reply
     for other in ("data:{lock:q:n}", "lock:plain:{lock:q:n}"):  # data can't be given back, and other locks are not confirmed
         reply = a("MSETNX", "lock:q:n", "1", other, "1")
         assert isinstance(reply, Error) and "under quorum" in reply and a("EXISTS", other) == 0, reply
@@ -706,3 +711,44 @@ def test_scripts_of_the_application(setting, connect):
     until(lambda: a("EXISTS", "lock:q:gone") == 0, TIMEOUT, "the undoing", 0.01)
     for w in setting.witnesses[1:]:
         w.resume()
+
+
+def test_scripts_on_several_locks(setting, connect):
+    """One script acquires several locks, and names one of them twice: each lock has one vote."""
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    x, y, z = ("lock:q:{several}:" + name for name in "xyz")
+
+    def acquire(*keys):
+        return ("EVAL", ACQUIRE_ALL, len(keys), *keys, "me", "20000")
+
+    assert a(*acquire(x, y, x)) == "OK"
+    for key in x, y:
+        fence = str(a("PROXY", "TOKEN", key))
+        until(lambda: sum(record(w, key).get("fence") == fence for w in setting.witnesses) >= 2, TIMEOUT, "the records")
+        assert b("SETNX", key, "2") == 0 and a("DEL", key) == 1
+        until(lambda: not any(record(w, key)["token"] for w in setting.witnesses), TIMEOUT, "the release")
+    for key in y, z:
+        assert b("SETNX", key, "2") == 1
+        setting.forget(key)
+    for refused in ([y], [y, z]):  # one lock is refused, then two: the first one's error is the reply
+        reply = a(*acquire(x, *refused, x, *refused))
+        assert isinstance(reply, Error) and reply.startswith("LOCKED"), reply
+        for key in refused:
+            free_again(a, key)
+        assert a("PROXY", "TOKEN", x) and a("DEL", x) == 1, "the others are confirmed"
+    assert a.pipeline([("MULTI",), acquire(x, x), ("EXEC",), ("DEL", x)])[2:] == [b"*1\r\n$2\r\nOK\r\n", b":1\r\n"]
+    assert incidents(a, "remembered") == [z, y, y], "one for each lock, in the order of the keys"
+    until(lambda: not any(record(w, x)["token"] for w in setting.witnesses), TIMEOUT, "the release")
+    for w in setting.witnesses[1:]:
+        w.pause()
+    reply = a(*acquire(x, "lock:q:{several}:new", x))
+    assert isinstance(reply, Error) and reply.startswith("UPSTREAM the lock was not confirmed by its witnesses"), reply
+    free_again(a, x)
+    free_again(a, "lock:q:{several}:new")
+    with Client(setting.proxy.address) as client:
+        client.send(encode(*acquire(x, "lock:q:{several}:gone", x)))
+        until(lambda: a("EXISTS", x) == 1, TIMEOUT, "the attempt", 0.01)
+    until(lambda: a("EXISTS", x, "lock:q:{several}:gone") == 0, TIMEOUT, "the undoing", 0.01)
+    for w in setting.witnesses[1:]:
+        w.resume()
+    until(lambda: a(*acquire(x)) == "OK", TIMEOUT, "the lock")

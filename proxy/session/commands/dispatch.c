@@ -205,23 +205,20 @@ static enum dispatch_result dispatch_keys(struct session *s, struct request_clas
         return split_dispatch(s, k);
     if (meaning == MEANS_LOCK)
         return dispatch_lock_key(s, c, k->request, k->bytes, k->keys[0], class_rule(k, 0));
-    if (meaning == MEANS_SCRIPT) {
-        script_dispatch(s, k);
-    } else if (meaning == MEANS_CLOBBERS) {
-        lock_dispatch_clobber(s, k);
-    } else if (meaning == MEANS_SHOWS && lock_shows_fields(k)) {
-        shown_forward(s, k);
-    } else if (k->audited) {
-        audit_forward(s, k);
-    } else if (k->semaphores && !k->enforced) {
-        semaphore_forward(s, k);
+    if (meaning == MEANS_SCRIPT)
+        return script_dispatch(s, k);
+    if (meaning == MEANS_CLOBBERS)
+        return lock_dispatch_clobber(s, k);
+    if (meaning == MEANS_SHOWS && lock_shows_fields(k))
+        return shown_forward(s, k);
+    if (k->audited)
+        return audit_forward(s, k);
+    if (k->semaphores && !k->enforced) {
         k->semaphores = false; /* its reply will be read */
-    } else if ((!k->enforced || one_key(k)) && advise_watches(s, k)) {
-        audit_forward_outside(s, k);
-    } else {
-        class_pass(s, k, k->slot);
+        return semaphore_forward(s, k);
     }
-    return DISPATCHED;
+    bool watched = (!k->enforced || one_key(k)) && advise_watches(s, k);
+    return watched ? audit_forward_outside(s, k) : class_pass(s, k, k->slot);
 }
 
 static enum dispatch_result dispatch_key_list(struct session *s, struct request_class *k) {
@@ -332,9 +329,9 @@ static __attribute__((noinline)) enum dispatch_result dispatch_one(struct sessio
     class_of_key(&k, s, key_index, rule);
     if (rule)
         return class_end(s, &k, dispatch_keys(s, &k));
-    audit_forward_outside(s, &k);
+    enum dispatch_result result = audit_forward_outside(s, &k);
     class_clear(&k);
-    return DISPATCHED;
+    return result;
 }
 
 /* Dispatches a command on one key that a rule watches. A lock of an enforced rule needs no class: the only call of

@@ -430,10 +430,8 @@ void local_element(struct session *s, const struct transaction_item *item, const
                    struct text *out) {
     const struct command *c = item->command;
     struct resp_request r;
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
     struct request_class k;
-    resp_request_init(&r);
-    bool known = resp_request_scan(&r, item->bytes, item->len, &limits) == RESP_OK && s;
+    bool known = resp_request_read(&r, item->bytes, item->len) && s;
     class_begin(&k, c, &r, item->bytes);
     if (known && local_logs_in(&k)) {
         struct place *place = place_of(s);

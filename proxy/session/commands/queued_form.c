@@ -291,7 +291,7 @@ static enum dispatch_result queue_application(struct session *s, const struct re
         return DISPATCHED;
     struct lock_call **calls = memory_alloc((locks + 1) * sizeof(struct lock_call *));
     for (size_t i = 0; i < k->key_count; i++)
-        if (class_enforced(k, i))
+        if (script_locks(k, i))
             calls[n++] = script_begin(s, queue, k, i);
     for (size_t i = 0; i < n; i++) {
         script_build_before(s, queue, calls[i]);

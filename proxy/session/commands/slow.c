@@ -18,9 +18,7 @@ void slow_config(struct worker *w) {
 /* Appends a command as it was sent, arguments that are not one word in quotes. False: it is not whole. */
 static bool append_sent(struct text *out, const char *bytes, size_t len) {
     struct resp_request r;
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    resp_request_init(&r);
-    bool whole = len > 0 && bytes[0] == '*' && resp_request_scan(&r, bytes, len, &limits) == RESP_OK && r.len == len;
+    bool whole = resp_request_read(&r, bytes, len) && bytes[0] == '*' && r.len == len;
     size_t shown = r.argc > ARGUMENTS_SHOWN ? ARGUMENTS_SHOWN - 1 : r.argc;
     for (size_t i = 0; whole && i < shown; i++) {
         const char *arg = bytes + r.argv[i].off;

@@ -86,12 +86,13 @@ static inline int class_arg_choice(const struct request_class *k, size_t i, cons
 static inline enum dispatch_result class_pass(struct session *s, const struct request_class *k, int slot) {
     return session_forward(s, k->command, k->request, k->bytes, slot);
 }
-/* The same; `done` takes the reply, and the request owns `owner` until then. */
-static inline void class_forward(struct session *s, const struct request_class *k, struct request_owner *owner,
-                                 call_done_fn done) {
+/* The same to the node of its keys; `done` takes the reply, and the request owns `owner` until then. */
+static inline enum dispatch_result class_forward(struct session *s, const struct request_class *k,
+                                                 struct request_owner *owner, call_done_fn done) {
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, k->command);
     request_own(request, owner, &request_owner_silent);
     request->call.done = done;
     call_submit(&request->call, k->slot, k->bytes, k->request->len);
+    return DISPATCHED;
 }

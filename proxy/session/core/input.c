@@ -241,11 +241,8 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
         text_append(&encoded, w->build.data, w->build.len);
     }
     struct resp_request canonical;
-    resp_request_init(&canonical);
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
     enum dispatch_result result = DISPATCHED;
-    if (resp_request_scan(&canonical, encoded.data, encoded.len, &limits) == RESP_OK &&
-        canonical.form == RESP_MULTIBULK)
+    if (resp_request_read(&canonical, encoded.data, encoded.len) && canonical.form == RESP_MULTIBULK)
         result = w->hooks->dispatch(s, &canonical, encoded.data);
     if (w->secret || result == DISPATCH_WAIT)        /* a waiting request is encoded again */
         secret_overwrite(encoded.data, encoded.cap); /* behind the request are parts of its words */

@@ -453,14 +453,12 @@ static void watched_again(struct ev_loop *loop, struct ev_timer *timer, int even
         return;
     }
     struct resp_request r;
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
     struct request_class k;
     const char *error = NULL;
     for (struct call *n; (n = LIST_FIRST(&request->parts, struct call, link));)
         call_release(request->worker, n);
     request->parts_left = 0;
-    resp_request_init(&r);
-    if (resp_request_scan(&r, b->command.data, b->command.len, &limits) != RESP_OK) { /* the command was valid before */
+    if (!resp_request_read(&r, b->command.data, b->command.len)) { /* the command was valid before */
         resp_request_clear(&r);
         fence_transaction_fail(b, NO_SENSE);
         return;

@@ -26,8 +26,8 @@
  * than LOCKS_TOGETHER_MAX locks among its keys goes without a transaction. */
 enum { ARGS_MAX = 64, ARG_LEN_MAX = 4096, LOCKS_TOGETHER_MAX = LOCK_SCRIPT_LOCKS_MAX };
 
-/* For how many seconds after a refused transaction a session's requests wait for its scripts, which may be sent again.
- */
+/* For how many seconds after a refused transaction a session's later requests wait for its scripts. A script may be
+ * sent again, and no later request may overtake it. */
 static const double CAREFUL = 1.0;
 
 /* A script under way, with its steps. */
@@ -44,6 +44,19 @@ struct bundle {
 #define UNSURE "UPSTREAM the script has run, and its witnesses were not asked in time; the outcome is unknown"
 
 /* ---- the two steps ----------------------------------------------------------------------------- */
+
+bool script_locks(const struct request_class *k, size_t i) {
+    size_t len, other_len;
+    const char *key = class_key(k, i, &len);
+    if (!class_enforced(k, i))
+        return false;
+    for (size_t j = 0; j < i; j++) {
+        const char *other = class_key(k, j, &other_len);
+        if (other_len == len && memcmp(other, key, len) == 0)
+            return false;
+    }
+    return true;
+}
 
 struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct request_class *k, size_t i) {
     size_t len, name_len;
@@ -103,13 +116,13 @@ static void calls_end(struct worker *w, struct session *s, struct bundle *b, con
         lock_finish(w, s, n, end, &out);
 }
 
-/* Sends the steps of the calls that have not ended. s NULL: the script's result `end` ends the calls. */
+/* Sends the steps of the calls that have not ended. If the session is closed (s NULL), no step can be sent: `end`, the
+ * script's result, then ends the calls. */
 static void send_steps(struct worker *w, struct session *s, const struct command *c, struct bundle *b,
                        const struct call_end *end) {
     struct resp_request r;
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    resp_request_init(&r);
-    if (!s || resp_request_scan(&r, b->command.data, b->command.len, &limits) != RESP_OK)
+    bool known = resp_request_read(&r, b->command.data, b->command.len);
+    if (!s || !known)
         calls_end(w, s, b, end);
     for (struct lock_call *n; (n = LIST_SHIFT(&b->locks.calls, struct lock_call, queued));)
         step_submit(s, c, n, &r, b->command.data, b->key_count);
@@ -153,7 +166,8 @@ static void stay_together(struct request *request, struct bundle *b, const char 
     request_reply(request, reply, len, true);
 }
 
-/* Ends the calls with the steps' answers, and the request with the script's reply. */
+/* Ends the calls with the steps' answers, and the request with the script's reply, or with the error of the first lock
+ * that witnesses have refused. */
 static void bundle_finish(struct request *request, struct bundle *b, const char **at) {
     static const char NOSCRIPT[] = "-NOSCRIPT ";
     const char *reply = at[b->count], **step = at + b->count + 1;
@@ -253,14 +267,14 @@ static void bundle_done(struct call *c, const struct call_end *end) {
 
 /* ---- the beginning ----------------------------------------------------------------------------- */
 
-void script_dispatch(struct session *s, const struct request_class *k) {
+enum dispatch_result script_dispatch(struct session *s, const struct request_class *k) {
     size_t locks = class_locks(k);
     if (locks == 0 || locks > LOCKS_TOGETHER_MAX) {
         session_forward(s, k->command, k->request, k->bytes, k->slot);
         for (size_t i = 0; i < k->key_count; i++)
             if (class_enforced(k, i))
                 step_submit(s, k->command, script_begin(s, NULL, k, i), k->request, k->bytes, k->key_count);
-        return;
+        return DISPATCHED;
     }
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";
     const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
@@ -274,7 +288,7 @@ void script_dispatch(struct session *s, const struct request_class *k) {
     b->key_count = k->key_count;
     list_init(&b->locks.calls);
     for (size_t i = 0; i < k->key_count; i++)
-        if (class_enforced(k, i)) {
+        if (script_locks(k, i)) {
             b->locks.quorum |= class_rule(k, i)->quorum == LOCK_QUORUM_YES;
             l = script_begin(s, NULL, k, i);
             list_append(&b->locks.calls, &l->queued);
@@ -305,4 +319,5 @@ void script_dispatch(struct session *s, const struct request_class *k) {
     request_own(request, &b->owner, &request_owner_silent);
     call_submit_together(&request->call, (uint8_t)(2 * b->count + 2), b->slot, all.data, all.len);
     text_clear(&all);
+    return DISPATCHED;
 }

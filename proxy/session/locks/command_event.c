@@ -1,4 +1,5 @@
-/* What a command alone says of a lock, in live traffic, audit and MONITOR's lines. */
+/* What a command alone says of a lock, without its reply: in live traffic, under audit, and in MONITOR's lines. This
+ * file keeps no state, and knows no session. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,9 +11,7 @@ enum { KEYS_MAX = EVENT_KEYS_MAX };
 /* ---- expiries ---------------------------------------------------------------------------------- */
 
 static bool number_at(const struct resp_request *r, const char *bytes, size_t i, int64_t *n) {
-    size_t len;
-    const char *text = i < r->argc ? request_arg(r, bytes, i, &len) : NULL;
-    return text && resp_integer(text, len, n);
+    return i < r->argc && request_arg_integer(r, bytes, i, n);
 }
 
 /* Converts an expiry to ms from now. `seconds`: n is in seconds. `absolute`: n counts from 1970. */
@@ -111,7 +110,8 @@ static bool score_is_now(const struct resp_request *r, const char *bytes, size_t
     return end != text && *end == '\0' && ms > now - NEAR_MS && ms < now + NEAR_MS;
 }
 
-/* What a command does to a semaphore; *value_at is its token or member. A command on several at once is none. */
+/* What a command does to a semaphore; *value_at is its token or member. A command on several tokens or members at once
+ * is not taken for one of a semaphore's. */
 static enum permit_sight permit_of(const struct command *c, const struct resp_request *r, const char *bytes,
                                    int64_t now_ms, uint32_t *value_at) {
     *value_at = 0;
@@ -155,7 +155,8 @@ bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t 
         *lc = (struct lock_command){.verb = LOCK_INSPECT, .value_at = value_at};
         effect = EFFECT_DONE;
     }
-    /* For PROXY ADVISE HDEL releases, and HINCRBY writes: most hashes with counts are data. */
+    /* If no rule applies, only PROXY ADVISE asks. MSETNX and MSETEX NX then acquire all of their keys, HDEL releases,
+     * and HINCRBY writes: most hashes with counts are data. */
     if (!kinds && lock_acquires_all(c, r, bytes))
         *lc = (struct lock_command){
             .verb = LOCK_ACQUIRE, .script = SCRIPT_ACQUIRE, .value_at = index + 1, .shape = SHAPE_INT};

@@ -344,7 +344,8 @@ static void vote_on(struct lock_call *l, const struct lock_result *r, struct pol
 }
 
 /* Asks the witnesses about the locks in the ring of calls that begins with `first`, of which a script has answered `r`.
- * A client's `call` (NULL: none) ends with `end`. */
+ * `call`, a client's, ends when they are heard: with the script's answer `end`, or a refusal. `call` NULL: `first` is a
+ * queued call, whose ballot gets the result. */
 static void vote(struct worker *w, struct lock_call *first, const struct lock_result *r, struct call *call,
                  const struct call_end *end) {
     struct lock_call *l = first;

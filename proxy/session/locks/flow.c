@@ -61,19 +61,24 @@ inline void lock_busy_key(struct request *r, const char *key, size_t len) {
 
 #define FAR_AWAY INT64_C(1000000000000000)
 
+/* A time that a command names, in ms from now. -1: it is negative, and Redis refuses it. */
+static int64_t from_now_ms(int64_t n, bool seconds, bool absolute) {
+    if (n < 0 || n >= FAR_AWAY)
+        return n < 0 ? -1 : INT64_MAX;
+    return n * (seconds ? 1000 : 1) - (absolute ? clock_wall_ms() : 0);
+}
+
 /* The time that follows EX, PX, EXAT or PXAT among a command's arguments from `at` on, in ms from now; -1: none. */
 static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t at) {
     static const struct {
         const char *name;
-        int64_t unit;
-        bool absolute;
-    } options[] = {{"ex", 1000, false}, {"px", 1, false}, {"exat", 1000, true}, {"pxat", 1, true}};
+        bool seconds, absolute;
+    } options[] = {{"ex", true, false}, {"px", false, false}, {"exat", true, true}, {"pxat", false, true}};
     for (; at + 1 < r->argc && !request_arg_is(r, bytes, at, "fields"); at++)
         for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
             int64_t n;
-            if (request_arg_is(r, bytes, at, options[i].name) && request_arg_integer(r, bytes, at + 1, &n) &&
-                n < FAR_AWAY)
-                return n * options[i].unit - (options[i].absolute ? clock_wall_ms() : 0);
+            if (request_arg_is(r, bytes, at, options[i].name) && request_arg_integer(r, bytes, at + 1, &n))
+                return from_now_ms(n, options[i].seconds, options[i].absolute);
         }
     return -1;
 }
@@ -81,19 +86,14 @@ static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t
 bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
                          const char *bytes, char *error, size_t size) {
     enum lock_row_expiry how = lock_row_of(c)->expiry;
-    int64_t longest_ms = quorum_longest_ms(s->worker), ms = -1, n = -1;
+    int64_t longest_ms = quorum_longest_ms(s->worker), ms = -1, n;
     if (r->argc < 3)
         return false;
-    if (how == EXPIRY_SET || how == EXPIRY_GETEX || c->id == COMMAND_HGETEX || c->id == COMMAND_HSETEX) {
+    if (how == EXPIRY_SET || how == EXPIRY_GETEX || c->id == COMMAND_HGETEX || c->id == COMMAND_HSETEX)
         ms = option_ms(r, bytes, how == EXPIRY_SET ? 3 : 2);
-    } else if (how >= EXPIRY_SECONDS) {
-        bool seconds = how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS;
-        bool absolute = how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS;
-        if (request_arg_integer(r, bytes, 2, &n) && n >= 0 && n < FAR_AWAY)
-            ms = n * (seconds ? 1000 : 1) - (absolute ? clock_wall_ms() : 0);
-        else
-            ms = n >= FAR_AWAY ? INT64_MAX : -1;
-    }
+    else if (how >= EXPIRY_SECONDS && request_arg_integer(r, bytes, 2, &n))
+        ms = from_now_ms(n, how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS,
+                         how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS);
     if (ms <= longest_ms)
         return false;
     snprintf(error, size,
@@ -248,10 +248,8 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,
                                    const struct lock_rule *rule) {
     struct lock_words words;
-    if (!lock_words_of(&words, r, bytes, lc->script)) {
-        session_refuse(s, c, "ERR syntax error");
-        return DISPATCHED;
-    }
+    if (!lock_words_of(&words, r, bytes, lc->script))
+        return session_refuse(s, c, "ERR syntax error");
     bool waits = rule->unusual && rule->wait_ms > 0;
     if (rule->unusual && rule->quorum == LOCK_QUORUM_YES && quorum_stops(s, c, r, bytes))
         return DISPATCHED;
@@ -411,14 +409,14 @@ void lock_call_clobber(struct call *call, struct session *s, const struct reques
 }
 
 /* Inlined, it would keep lock_submit from being inlined for acquire and release, which costs 1 % of their bound. */
-__attribute__((noinline)) void lock_dispatch_clobber(struct session *s, const struct request_class *k) {
+__attribute__((noinline)) enum dispatch_result lock_dispatch_clobber(struct session *s, const struct request_class *k) {
     counter_add(&s->worker->counters.requests_locks, 1);
     struct request *request = request_new(s, k->command);
     lock_busy_all(request);
     request_barrier(request);
     if (k->command->id != COMMAND_MSETNX || !lock_clobbers_one_rule(k) || class_enforced(k, 0)->wait_ms == 0) {
         lock_call_clobber(&request->call, s, k);
-        return;
+        return DISPATCHED;
     }
     const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
     session_note_overlap(s);
@@ -427,6 +425,7 @@ __attribute__((noinline)) void lock_dispatch_clobber(struct session *s, const st
     s->worker->waits->keep(request, l, &words);
     lock_build_pairs(s, l, &words);
     lock_submit(&request->call, l, SCRIPT_CLOBBER);
+    return DISPATCHED;
 }
 
 /* ---- PROXY LOCK, TOKEN, RELEASE ---------------------------------------------------------------- */

@@ -338,12 +338,7 @@ static void works_send(struct worker *w, struct worker_job *job) {
 /* The engine calls with a shard locked, so the worker makes the calls at the end of its turn. */
 static void note(struct lease_work *work) {
     struct worker *w = worker_here();
-    if (list_empty(&w->locks->works)) {
-        struct worker_job *job = memory_zalloc(sizeof(*job));
-        job->run = works_send;
-        worker_add_job(w, job);
-    }
-    list_append(&w->locks->works, &work->link);
+    lock_turn_add(w, &w->locks->works, &work->link, works_send);
 }
 
 void lock_note_renewal(void *arg, const struct lock_lease *lease) {
@@ -377,19 +372,13 @@ void lock_note_leaving(void *arg, const struct lock_leaving *leaving) {
 struct alarm_news {
     struct request_owner owner; /* must be the first field */
     struct broadcast broadcast; /* to the session's thread */
-    struct list_node link;      /* in worker_locks.unasked */
+    struct list_node link;      /* in worker_locks.alarms or worker_locks.unasked */
     struct lock_lease lease;
     uint64_t session_id, fence;
     unsigned thread; /* the session's */
     enum lock_on_loss way;
     int64_t asked_ms;
     char name[]; /* the key */
-};
-
-/* The engine calls with a shard locked: the question goes out at the end of the turn. */
-struct alarm_note {
-    struct worker_job job; /* must be the first field */
-    struct alarm_news *news;
 };
 
 /* ---- the session is told --------------------------------------------------------------------------- */
@@ -488,30 +477,27 @@ static void ask(struct worker *w, struct alarm_news *news) {
     call_submit_lane(&request->call, slot_of_key(news->name, news->lease.key.len), &lane, w->build.data, w->build.len);
 }
 
-static void note_run(struct worker *w, struct worker_job *job) {
-    ask(w, ((struct alarm_note *)(void *)job)->news);
+static void alarms_ask(struct worker *w, struct worker_job *job) {
+    for (struct alarm_news *n; (n = LIST_SHIFT(&w->locks->alarms, struct alarm_news, link));)
+        ask(w, n);
 }
 
 void lock_note_alarm(void *arg, const struct lock_alarm *alarm) {
     struct alarm_news *news = memory_zalloc(sizeof(*news) + alarm->lease.key.len);
-    struct alarm_note *note = memory_zalloc(sizeof(*note));
     list_init(&news->link);
     news->session_id = alarm->session_id;
     news->fence = alarm->fence;
     news->thread = LIST_ENTRY(alarm->session, struct session, lock)->worker->index;
     news->way = alarm->own ? alarm->lease.rule->on_loss : LOCK_LOSS_TELL;
     lease_keep(&news->lease, &alarm->lease, news->name);
-    note->job.run = note_run;
-    note->news = news;
-    worker_add_job(worker_here(), &note->job);
+    lock_turn_add(worker_here(), &worker_here()->locks->alarms, &news->link, alarms_ask);
 }
 
 void alarms_tick(struct worker *w) {
     struct list_node all;
     list_init(&all);
     list_splice(&all, &w->locks->unasked);
-    for (struct list_node *n; (n = list_shift(&all));) {
-        struct alarm_news *news = LIST_ENTRY(n, struct alarm_news, link);
+    for (struct alarm_news *news; (news = LIST_SHIFT(&all, struct alarm_news, link));) {
         if (engine_alarm_waits(w->shared->engine, &news->lease.key, news->session_id, news->lease.token))
             ask(w, news);
         else
@@ -520,9 +506,9 @@ void alarms_tick(struct worker *w) {
 }
 
 void lock_works_close(struct worker *w) {
-    struct list_node *n;
-    while ((n = list_shift(&w->locks->works)))
-        memory_free(LIST_ENTRY(n, struct lease_work, link));
-    while ((n = list_shift(&w->locks->unasked)))
-        memory_free(LIST_ENTRY(n, struct alarm_news, link));
+    for (struct lease_work *n; (n = LIST_SHIFT(&w->locks->works, struct lease_work, link));)
+        memory_free(n);
+    list_splice(&w->locks->unasked, &w->locks->alarms);
+    for (struct alarm_news *n; (n = LIST_SHIFT(&w->locks->unasked, struct alarm_news, link));)
+        memory_free(n);
 }

@@ -90,8 +90,8 @@ void lock_build_seen(struct worker *w, const struct lock_plan *plan);
 /* Builds an attempt that has no options but an expiry, and returns its script: acquire_usual.lua, or acquire.lua where
  * that must come at once. */
 enum script_id lock_build_attempt(struct worker *w, const struct lock_client *client, const struct lock_call *l);
-/* Builds the call of acquire.lua for such an attempt. `claim`: what has become of an attempt in the short form
- * (unfinished.lua), or NULL. client NULL: it has gone. */
+/* Builds the call of acquire.lua for such an attempt. `claim`, in place of the plan's claim: what has become
+ * of an attempt in the short form (unfinished.lua); NULL: the plan's. client NULL: it has gone. */
 void lock_build_again(struct worker *w, const struct lock_client *client, const struct lock_call *l, const char *claim);
 /* Builds the call of release_usual.lua. False: only release.lua will do. */
 bool lock_build_usual_release(struct worker *w, const struct lock_call *l);

@@ -261,7 +261,7 @@ static bool set_command(const struct lock_row *row, const struct resp_request *r
 /* Reads the options before and behind the fields of HSETEX, HGETEX and HGETDEL. False: no server accepts them. */
 static bool fields_command(const struct command *c, const struct resp_request *r, const char *bytes,
                            struct lock_command *out) {
-    size_t len, each = c->id == COMMAND_HSETEX ? 2 : 1;
+    size_t each = c->id == COMMAND_HSETEX ? 2 : 1;
     bool absent = false;
     for (size_t i = 2; i < r->argc; i++) {
         unsigned word = two_letters(r, bytes, i);
@@ -272,8 +272,7 @@ static bool fields_command(const struct command *c, const struct resp_request *r
         } else if (request_arg_is(r, bytes, i, "fnx")) {
             absent = true;
         } else if (request_arg_is(r, bytes, i, "fields") && i + 2 < r->argc && !out->value_at) {
-            const char *number = request_arg(r, bytes, i + 1, &len);
-            if (!resp_integer(number, len, &n) || n < 1 || (uint64_t)n > (r->argc - i - 2) / each)
+            if (!request_arg_integer(r, bytes, i + 1, &n) || n < 1 || (uint64_t)n > (r->argc - i - 2) / each)
                 return false;
             out->value_at = (uint32_t)i + 2;
             out->content_at = each == 2 && i + 3 < UINT8_MAX ? (uint8_t)(i + 3) : 0;

@@ -4,7 +4,8 @@
 #include "proxy/observe/observe.h"
 #include "proxy/session/locks/private.h"
 
-/* One INCR or HSETNX in so many is looked at. A prime does not always hit the same session of two that take turns. */
+/* One INCR or HSETNX in so many is looked at, until its key is known as a lock's. The number is a prime, so that the
+ * samples do not always hit the same session of two that acquire and lose in turns. */
 enum { COUNTERS_SAMPLED = 61, DELETED_LOOKED = 16 /* keys of a DEL of several */ };
 
 /* When a command on a key outside of all rules is looked at: it may be about a lock or a semaphore. */

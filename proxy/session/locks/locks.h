@@ -28,12 +28,14 @@ static inline struct lock_state *locks_of(const struct session *s) {
     return session_room(s, ROOM_LOCKS);
 }
 
-/* Whether a lock command of this session is in flight: on this key, or a command under audit; on any key; a script on
- * this key. Lock commands on a key run one after another, so that each is judged by the result of the one before.
- * Commands under audit do not wait for each other. */
+/* Lock commands of a session on one key run one after another, so that each is judged by the result of the one before.
+ * Commands under audit do not wait for each other, but an enforced command waits for them.
+ *
+ * lock_must_wait: whether a lock command on this key, or any command under audit, is in flight. lock_script_busy: the
+ * same without commands under audit. lock_any_busy: whether a lock command on any key is in flight. */
 bool lock_must_wait(const struct session *s, const char *key, size_t len);
-bool lock_any_busy(const struct session *s);
 bool lock_script_busy(const struct session *s, const char *key, size_t len);
+bool lock_any_busy(const struct session *s);
 /* Mark a request as in flight on a key, or on all keys. */
 void lock_busy_key(struct request *r, const char *key, size_t len);
 void lock_busy_all(struct request *r);
@@ -49,7 +51,8 @@ static inline const char *lock_word(const struct lock_words *words, size_t i, si
     *len = words->args[i].len;
     return words->bytes + words->args[i].off;
 }
-/* Takes the arguments of a request. False: the script cannot take that many. */
+/* Takes the arguments of a request. False: the script cannot take that many. SCRIPT_PASS takes any number; no other
+ * lock command has a meaning with so many. */
 bool lock_words_of(struct lock_words *words, const struct resp_request *r, const char *bytes, enum script_id script);
 
 /* Runs a lock command on one key as one call of a request. lc->value_at is an index into `words`. call->done gets the
@@ -115,7 +118,7 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,
                                    const struct lock_rule *rule);
 /* Send the script of a command that removes or replaces lock keys: as a request of its own, or as `call` of a split. */
-void lock_dispatch_clobber(struct session *s, const struct request_class *k);
+enum dispatch_result lock_dispatch_clobber(struct session *s, const struct request_class *k);
 void lock_call_clobber(struct call *call, struct session *s, const struct request_class *k);
 
 /* The engine's sink (struct lock_sink): passes the work on to the worker whose thread calls the engine. */
@@ -140,8 +143,11 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
 /* ---- application_script.c: the application's scripts (EVAL, EVALSHA, FCALL) that name lock keys -------------- */
 
 /* Sends the script, with a step before and a step after it for each of its keys that is a lock. */
-void script_dispatch(struct session *s, const struct request_class *k);
+enum dispatch_result script_dispatch(struct session *s, const struct request_class *k);
 
+/* Whether a script's key i is a lock that no key before it names. A second call would take the lock over from the first
+ * one, with another token. */
+bool script_locks(const struct request_class *k, size_t i);
 /* Begins the call for a script's key i, a lock. `queue`: of the transaction that the script is queued in, or NULL. */
 struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct request_class *k, size_t i);
 /* Build in w->build the step before the script, and the step after it. `together`: they run in one transaction. */
@@ -166,10 +172,10 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
 void audit_released(struct session *s);
 
 /* Forwards a request with keys. If rules in audit concern them, audit_end takes the reply. */
-void audit_forward(struct session *s, const struct request_class *k);
+enum dispatch_result audit_forward(struct session *s, const struct request_class *k);
 /* The same for a command that looks like a lock command, on a key outside of all rules, or of a kind that its rule
  * lacks. A script has one such key. */
-void audit_forward_outside(struct session *s, const struct request_class *k);
+enum dispatch_result audit_forward_outside(struct session *s, const struct request_class *k);
 
 /* Which commands outside of all rules tell of a lock (lock_events.c). */
 struct lock_interest {
@@ -188,11 +194,12 @@ bool event_permit_wanted(const struct lock_interest *in, const struct command *c
 
 /* Forwards a request for which lock_shows_fields is true. Reads the reply if the session has lost an attempt for the
  * lock: the field may show that the session is the holder. */
-void shown_forward(struct session *s, const struct request_class *k);
+enum dispatch_result shown_forward(struct session *s, const struct request_class *k);
 
 /* ---- lock_events.c: reports to PROXY ADVISE -------------------------------------------------------------------- */
 
-/* Whether the reply of a command on a key outside of all rules is to be read. */
+/* Whether the reply of a command on a key outside of all rules is to be read: of a command that event_wanted names, on
+ * a key that is in the sample. */
 bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                   const char *key, size_t len);
 /* Whether advise_wants may be true for one of the first keys of a DEL or UNLINK of several keys. */

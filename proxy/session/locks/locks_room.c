@@ -1,5 +1,8 @@
-/* The room's callbacks for workers and sessions. A one-shot client, for example redis-cli in a shell script, sends one
- * command besides its login, reads the reply, and closes. (L1: the lock is free within `one-shot` and a lease.) */
+/*
+ * The room's callbacks for workers and sessions. They also recognise one-shot clients, for example redis-cli in a shell
+ * script: such a client sends one command besides its login, reads the reply, and closes the connection. (L1: the lock
+ * is free within the rule's `one-shot` and a lease.)
+ */
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -33,6 +36,7 @@ static void locks_open(struct worker *w) {
     w->locks = memory_zalloc(sizeof(*w->locks));
     list_init(&w->locks->frees);
     list_init(&w->locks->works);
+    list_init(&w->locks->alarms);
     list_init(&w->locks->unasked);
     list_init(&w->locks->held_back);
     ev_timer_init(&w->locks->look, on_look, LOOK_S, 0.);
@@ -80,7 +84,8 @@ static void session_begins(struct session *s) {
 }
 
 static void session_leaves(struct session *s) {
-    /* After QUIT the client has all its replies; else the connection was read to its end, and all was written. */
+    /* QUIT shows that the client has all its replies, even if it was sent together with the command. Without QUIT, the
+     * session must have read the connection to its end, and must have written every reply. */
     bool quits = s->last && s->last->id == COMMAND_QUIT;
     s->lock.one_shot = locks_of(s)->sent == SENT_ONE && (quits || s->ended) && s->in_flight == 0 &&
                        s->out.unsent == 0 && s->held_bytes == 0;

@@ -299,27 +299,25 @@ static void audited(struct call *c, const struct call_end *end) {
 }
 
 /* Forwards a request unchanged. With a note, its reply is read. */
-static void watch_forward(struct session *s, const struct request_class *k, struct audit_note *note) {
-    if (!note) {
-        session_forward(s, k->command, k->request, k->bytes, k->slot);
-        return;
-    }
+static enum dispatch_result watch_forward(struct session *s, const struct request_class *k, struct audit_note *note) {
+    if (!note)
+        return class_pass(s, k, k->slot);
     invariant(locks_of(s)->audits < UINT16_MAX, "%u audited commands are in flight", locks_of(s)->audits);
     locks_of(s)->audits++;
-    class_forward(s, k, &note->owner, audited);
+    return class_forward(s, k, &note->owner, audited);
 }
 
-void audit_forward(struct session *s, const struct request_class *k) {
+enum dispatch_result audit_forward(struct session *s, const struct request_class *k) {
     size_t len;
     const char *key = class_key(k, 0, &len);
     struct audit_note *note = audit_note(s, k, false);
     if (!note && k->key_count == 1 && advise_wants(s, k->command, k->request, k->bytes, key, len))
         note = audit_note(s, k, true);
-    watch_forward(s, k, note);
+    return watch_forward(s, k, note);
 }
 
-void audit_forward_outside(struct session *s, const struct request_class *k) {
-    watch_forward(s, k, audit_note(s, k, true));
+enum dispatch_result audit_forward_outside(struct session *s, const struct request_class *k) {
+    return watch_forward(s, k, audit_note(s, k, true));
 }
 
 /* ---- what reads of a hash lock show ------------------------------------------------------------------ */
@@ -426,14 +424,12 @@ static void shown(struct call *c, const struct call_end *end) {
     lock_deliver(c, NULL, end);
 }
 
-void shown_forward(struct session *s, const struct request_class *k) {
+enum dispatch_result shown_forward(struct session *s, const struct request_class *k) {
     const struct resp_request *r = k->request;
     struct lock_key key = {.db = session_db(s)};
     key.name = class_key(k, 0, &key.len);
-    if (r->len > REQUEST_LOOKED_AT || !engine_has_tried(s->worker->shared->engine, &s->lock, &key)) {
-        session_forward(s, k->command, r, k->bytes, k->slot);
-        return;
-    }
+    if (r->len > REQUEST_LOOKED_AT || !engine_has_tried(s->worker->shared->engine, &s->lock, &key))
+        return class_pass(s, k, k->slot);
     struct shown_note *note = memory_zalloc(sizeof(*note) + r->len);
     note->rules = lock_rules_ref(s->worker->rules);
     note->rule = class_rule(k, 0);
@@ -445,5 +441,5 @@ void shown_forward(struct session *s, const struct request_class *k) {
         note->names_alone |= request_arg_is(r, k->bytes, i, "novalues");
     memcpy(note->bytes, k->bytes, r->len);
     locks_of(s)->audits++; /* the session's next lock command waits for the reply: K1 may decide about it */
-    class_forward(s, k, &note->owner, shown);
+    return class_forward(s, k, &note->owner, shown);
 }

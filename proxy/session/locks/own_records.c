@@ -98,7 +98,8 @@ static void log_useless(const char *why, size_t len) {
                    (int)(len < ERROR_SHOWN_MAX ? len : ERROR_SHOWN_MAX), why);
 }
 
-/* What the engine has learnt. It calls with a shard locked, so the worker writes the entry later. */
+/* What the engine has learnt. The engine calls with a shard locked, so the worker writes the entry after the engine has
+ * returned. */
 struct learnt_note {
     struct worker_job job; /* must be the first field */
     struct lock_facts facts;
@@ -176,7 +177,8 @@ static bool is_text(const struct resp_item *item, const char *text) {
     return strlen(text) == item->len && memcmp(item->str, text, item->len) == 0;
 }
 
-/* Reads `count` texts from *p on, names and values by turns. Whether they name a workload and a fact. */
+/* Reads the fields of an entry from *p on: `count` texts, names and values by turns. False: the fields do not name a
+ * workload and a fact. */
 static bool fields_read(const char **p, const char *over, int64_t count, struct lock_facts *f) {
     struct resp_item name, value;
     for (; count >= 2; count -= 2) {
@@ -201,7 +203,8 @@ static bool fields_read(const char **p, const char *over, int64_t count, struct 
     return f->identity && f->rule && f->pattern && f->identity_len <= LOCK_IDENTITY_MAX && (f->facts || f->over);
 }
 
-/* Reads one entry, unless `last` (of LEARNT_ID_MAX bytes) has its id, which goes there. False: it is no entry. */
+/* Reads one entry from *p on. Copies its id to `last`, which has LEARNT_ID_MAX bytes. If `last` has this id already,
+ * the entry is not taken again. False: the bytes are no entry of a stream. */
 static bool fact_read(struct worker *w, const char **p, const char *over, char *last) {
     struct resp_item pair, id, fields;
     const char *at = *p;
@@ -263,7 +266,8 @@ void learnt_begin(struct worker *w) {
     entries_read(w, "XRANGE", l->last[0] ? l->last : "-", "+", ENTRIES_AT_ONCE, looked);
 }
 
-/* Takes the newest entries, of which Redis sends the newest first. The next look reads them once more. */
+/* Takes the newest entries. Redis sends the newest one first; the engine gets the oldest one first. The next look of
+ * the first worker reads these entries once more. */
 static void glanced(struct call *c, const struct call_end *end) {
     invariant(c->request->worker->locks->glancing, "the record is read twice");
     struct worker *w = c->request->worker;
@@ -298,7 +302,8 @@ void learnt_tick(struct worker *w) {
     int64_t now_ms = worker_now(w);
     if (w->index > 0 || l->asking || w->stopping || !w->opened)
         return;
-    /* Also an idle proxy looks, so that it knows what the others have learnt when clients come to it. */
+    /* A look is due each second while locks are in use, otherwise every IDLE_MS. So an idle proxy knows what the others
+     * have learnt when clients come to it. */
     uint64_t begun = engine_begun(w->shared->engine);
     if (begun != l->begun)
         l->active_ms = now_ms;
@@ -349,7 +354,7 @@ static bool left_read(const char *entry, size_t len, struct lock_left *left) {
     return known;
 }
 
-/* An entry for the list, useless after until_ms, to be written later. */
+/* An entry for the list, useless after until_ms; written, as a fact is, after the engine has returned. */
 struct left_note {
     struct worker_job job; /* must be the first field */
     uint32_t login;

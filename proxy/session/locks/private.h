@@ -1,6 +1,7 @@
 /* A worker's part in locks. docs/architecture.md has the room's layers. */
 #pragma once
 
+#include "proxy/base/memory.h"
 #include "proxy/session/locks/locks.h"
 
 enum {
@@ -34,6 +35,7 @@ struct worker_locks {
     size_t free_count;
     struct list_node frees;           /* short_form.c: releases that are sent at the end of this turn */
     struct list_node works;           /* lease_work.c: what the engine has asked for in this turn */
+    struct list_node alarms;          /* lease_work.c: alarms about which Redis is asked at the end of this turn */
     struct list_node unasked;         /* lease_work.c: alarms about which Redis is to be asked again */
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool successors_asking;           /* own_records.c is reading its list */
@@ -46,6 +48,17 @@ struct worker_locks {
     uint32_t counters_seen;           /* lock_events.c: how many counting commands it has seen */
     uint32_t writes_seen;             /* lock_events.c: how many writes it has looked at in this second */
 };
+
+/* Adds `node` to a list of this worker's. `run` takes all of the list at the end of the turn. */
+static inline void lock_turn_add(struct worker *w, struct list_node *list, struct list_node *node,
+                                 void (*run)(struct worker *w, struct worker_job *job)) {
+    if (list_empty(list)) {
+        struct worker_job *job = memory_zalloc(sizeof(*job));
+        job->run = run;
+        worker_add_job(w, job);
+    }
+    list_append(list, node);
+}
 
 /* ---- lock_events.c ---------------------------------------------------------------------------------------- */
 
@@ -65,7 +78,7 @@ void advise_observed(struct session *s, const struct lock_event *seen);
 struct request *lock_own_request(struct worker *w, struct request_owner *owner, const struct request_owner_ops *ops,
                                  enum script_id id, call_done_fn done);
 void lock_own_done(struct call *c, const struct call_end *end);
-/* Frees what was asked for and not sent, and alarms about which Redis is to be asked again. */
+/* Frees what was asked for and not sent, and alarms about which Redis is still to be asked. */
 void lock_works_close(struct worker *w);
 
 /* Once a second: asks Redis again about alarms of which it did not say whether they are true. */

@@ -8,8 +8,10 @@
  *      EXEC
  *
  * The expiry of the key `watermark` is a fence, since GT makes it only grow. The answers 1, nil and OK are an
- * acquisition; a text and nil are a refusal. Behind all other answers, which are rare, comes acquire.lua: it finds what
- * the attempt has set, and finishes or undoes it, before the client is told.
+ * acquisition; a text and nil are a refusal. All other answers are rare: only one of
+ * lock and guard record was there, the guard record is a hash, the fence was too small, Redis refused a command. Then
+ * acquire.lua follows, which finds what the attempt has set, and finishes or undoes it. The client is told nothing
+ * until then.
  *
  * If the lock seems to be held, the proxy asks first: MGET of lock and guard record costs Redis a fifth of an attempt,
  * and writes nothing. Both there is a refusal; no lock, and the attempt follows; else acquire.lua follows.
@@ -21,8 +23,8 @@
  *      DEL by A, B, C ──> worker->locks->frees ── end of the turn ──> free_all.lua ──> "rr0": C's goes to release.lua
  *
  * A later request of its session does not overtake a release that is kept: as soon as there is one, the release is sent
- * by itself. A release that goes with another session's may be on another connection than the session's requests. So it
- * must be the only one in flight, and the next ones wait for it.
+ * by itself. A release that goes with another session's may be on another connection than the session's own requests.
+ * So it goes so only if it is the session's only request in flight, and the session's next requests wait for it.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -361,12 +363,7 @@ bool lock_free(struct call *call, struct lock_call *l) {
     l->next = call->done;
     l->call = call;
     call->lock = l;
-    if (list_empty(&w->locks->frees)) {
-        struct worker_job *job = memory_zalloc(sizeof(*job));
-        job->run = frees_flush;
-        worker_add_job(w, job);
-    }
-    list_append(&w->locks->frees, &l->link);
+    lock_turn_add(w, &w->locks->frees, &l->link, frees_flush);
     call->request->session->hears |= HEARS_NEXT;
     return true;
 }

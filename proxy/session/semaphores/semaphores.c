@@ -124,7 +124,8 @@ static void permits_give_back(struct worker *w) {
         give_back(w, p);
 }
 
-/* Whether the client has no session any more. Never in a process that leaves: its connections go to another one. */
+/* Whether the client (lock_client_hash) has no session any more. Never in a process that leaves: the client's new
+ * connections go to another process, and may have the permits. */
 static bool client_left(struct worker *w, uint64_t client) {
     return !w->leaving && !engine_client_connected(w->shared->engine, client);
 }
@@ -189,12 +190,9 @@ static const uint8_t deeds[COMMAND_COUNT] = {
 /* The difference that a command on a counter makes; 0: it is malformed. */
 static int64_t count_of(const struct command *c, const struct resp_request *r, const char *bytes) {
     int64_t n = 1;
-    size_t len;
-    if (c->id == COMMAND_INCRBY || c->id == COMMAND_DECRBY) {
-        const char *text = r->argc > 2 ? request_arg(r, bytes, 2, &len) : NULL;
-        if (!text || !resp_integer(text, len, &n) || n == INT64_MIN)
-            return 0;
-    }
+    bool by = c->id == COMMAND_INCRBY || c->id == COMMAND_DECRBY;
+    if (by && (r->argc <= 2 || !request_arg_integer(r, bytes, 2, &n) || n == INT64_MIN))
+        return 0;
     return c->id == COMMAND_DECR || c->id == COMMAND_DECRBY ? -n : n;
 }
 
@@ -305,9 +303,8 @@ static void take_token(struct reading *x, const struct noted_key *key, const str
         take(x, key, &(struct permit_take){.shape = PERMIT_TOKEN, .text = item->str, .len = item->len});
 }
 
-/* Reads the tokens of LPOP, or BLPOP's reply: the key, and the token. If the node was lost, BLPOP has most likely
- * waited.
- */
+/* Reads the reply of LPOP, the tokens; or of BLPOP, the key and the token. If the node was lost, BLPOP has most likely
+ * waited. */
 static void read_pop(struct reading *x, const struct noted_key *key) {
     struct resp_item item;
     size_t len;
@@ -403,12 +400,10 @@ static void read_key(struct reading *x, const struct noted_key *key) {
 void permit_note_end(struct worker *w, struct session *s, struct permit_note *note, const struct call_end *end) {
     struct permit_ledger *ledger = w->shared->permits;
     struct reading x = {.w = w, .ledger = ledger, .note = note, .reply = end->reply};
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
     x.unknown = end->error && end->why == UPSTREAM_UNKNOWN;
     x.end = end->error ? NULL : end->reply + end->len;
     bool ran = x.unknown || (!end->error && resp_item_read(&x.reply, x.end, &x.first) && x.first.type != '-');
-    resp_request_init(&x.request);
-    if (ran && resp_request_scan(&x.request, note->bytes, note->len, &limits) == RESP_OK)
+    if (resp_request_read(&x.request, note->bytes, note->len) && ran)
         for (size_t i = 0; i < note->count; i++)
             read_key(&x, &note->keys[i]);
     resp_request_clear(&x.request);
@@ -433,13 +428,9 @@ static void semaphore_answered(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
-void semaphore_forward(struct session *s, const struct request_class *k) {
+enum dispatch_result semaphore_forward(struct session *s, const struct request_class *k) {
     struct permit_note *note = permit_note(s, k);
-    if (!note) {
-        session_forward(s, k->command, k->request, k->bytes, k->slot);
-        return;
-    }
-    class_forward(s, k, &note->owner, semaphore_answered);
+    return note ? class_forward(s, k, &note->owner, semaphore_answered) : class_pass(s, k, k->slot);
 }
 
 void semaphore_passes(struct session *s, const struct request_class *k) {

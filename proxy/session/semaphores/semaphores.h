@@ -19,7 +19,7 @@ struct permit_note *permit_note(struct session *s, const struct request_class *k
 /* Reads the reply, and frees the note. s NULL: the session has closed meanwhile. */
 void permit_note_end(struct worker *w, struct session *s, struct permit_note *note, const struct call_end *end);
 /* Forwards a request unchanged, and reads its reply. */
-void semaphore_forward(struct session *s, const struct request_class *k);
+enum dispatch_result semaphore_forward(struct session *s, const struct request_class *k);
 /* Notes a request whose reply is not read: if it may give back, replace or remove, its keys' permits are forgotten. */
 void semaphore_passes(struct session *s, const struct request_class *k);
 /* Notes a command that may remove all keys (FLUSHALL, FLUSHDB, SWAPDB). */
