@@ -81,14 +81,12 @@ static void leave(struct shard *sh, struct peer *p, unsigned *steps, int64_t now
         }
         for (; p->claims_left > 0 && *steps > 0 && !list_empty(&p->claims); --*steps) {
             struct claim *c = LIST_ENTRY(list_first(&p->claims), struct claim, of_peer);
-            struct entry *en = c->entry;
             p->claims_left--;
             list_remove(&c->of_peer);
             list_append(&p->claims, &c->of_peer);
             if (!lease_owner_here(c))
                 lease_abandon(sh, c, now_ms);
-            if (!lease_schedule(sh, c, now_ms))
-                entry_settle(sh, en);
+            lease_settle(sh, c, now_ms);
         }
         bool none = list_empty(&p->claims) && list_empty(&p->contenders);
         if (!none && p->contenders_left + p->claims_left > 0)
@@ -126,9 +124,9 @@ static void leave_all(struct lock_engine *e, struct list_node *from, unsigned *s
     }
 }
 
-/* Abandons what earlier sessions of a client have left, whose last session has closed or changed its identity. If
- * another one is closing now, either this function sees what it has left, or it sees that none of the client's is open.
- */
+/* Abandons what earlier sessions of a client have left. The client's last session has closed, or has changed its
+ * identity. If another session is closing at the same time, either this function sees what that session has left, or
+ * that session sees that no session of the client is open. */
 static void last_left(struct lock_engine *e, struct lock_client *client, unsigned *steps, int64_t now_ms) {
     leave_all(e, &client->closed_peers, steps, now_ms);
     MUTEX_GUARD(&e->clients.mutex);
