@@ -129,7 +129,8 @@ void apply_granted(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-/* Makes a claim, which is not renewed, for an attempt that may have acquired, for a release behind it. */
+/* Makes a claim for an attempt that may have acquired, so that a release behind it is not refused as another session's.
+ * The proxy renews nothing for it. */
 static void apply_unknown_acquisition(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
     if (f->claim && claim_is_live(f->claim, f->now_ms))
@@ -154,7 +155,9 @@ void apply_done(struct outcome *f) {
         c->reported = !lease_owner_here(c);
         tenure_begin(f->sh, c, c->rule);
     }
-    if (f->plan->verb != LOCK_EXTEND)
+    if (f->plan->verb == LOCK_PASS && !f->result->value)
+        c->valued = false; /* the value was changed in place, and is not known now */
+    else if (f->plan->verb != LOCK_EXTEND)
         claim_value(f, c);
     /* Under audit and within a transaction, the answers come in the order in which Redis ran the commands. */
     bool in_order = f->audit || (f->plan->group && c->told_by && c->told_by == group_of(f->plan));
@@ -174,8 +177,8 @@ void apply_done(struct outcome *f) {
         c->told_by = group_of(f->plan);
     if (unchanged)
         c->told = told_before;
-    /* C5: a SET XX that leaves the lock less than half of its time may be a release: none is expected after the new
-     * end. One that moves the end to later is an extension. Under `owner any` it may be any session's. */
+    /* C5: a SET XX that leaves the lock less than half of its time may be a release: no release is expected after the
+     * new end. A SET XX that moves the end to later is an extension. Under `owner any` it may be any session's. */
     bool rewritten = f->plan->verb == LOCK_REWRITE && c->end_ms && !c->leased && f->plan->rule->owner != LOCK_OWNER_ANY;
     if (rewritten && end_ms && expiry_releases(c->end_ms - f->now_ms, end_ms - f->now_ms))
         claim_extra(c)->deadline_ms = c->end_ms;
@@ -242,9 +245,8 @@ static struct claim *its_own_live(const struct outcome *f) {
     return f->result->fence ? claim_of_fence(f->entry, f->result->fence, f->peer->client) : NULL;
 }
 
-/* C3: gives the live claim the deadline of the older claim that was used: a missed release shifts later ones until
- * then.
- */
+/* C3: gives the live claim the deadline of the older claim that the release has used. A missed release shifts later
+ * releases only until its own deadline. */
 static void inherit_deadline(const struct outcome *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
     const struct workload *workload = outcome_workload(f);
@@ -298,7 +300,7 @@ static void apply_believed(struct outcome *f) {
             contender_touched(f->sh, holder, f->plan->rule, f->now_ms);
         }
         outcome_spend(f, live);
-    } else { /* for no longer than its lease can have gone on */
+    } else { /* the claim is kept for no longer than its lease can have gone on */
         claim_extra(live)->deadline_ms = f->now_ms + (claim_length(live) ? claim_length(live) : claim_memory(live));
         lease_end(f->sh, live, LEASE_TAKEN, f->now_ms);
         if (live->lease != LEASE_AWAITS_OWNER)
@@ -462,6 +464,21 @@ static void apply_adopted(struct outcome *f) {
         learn_loss(f); /* it counted on another session's lease */
 }
 
+/* The session writes data over the key, so it works under no lease there any more: forgets what it had and lost on
+ * the key. */
+static void begin_anew(struct outcome *f) {
+    struct contender *w = contender_find(f->entry, f->peer);
+    if (w)
+        w->lost = false;
+    if (workload_pooled(outcome_workload(f), f->peer, f->plan->rule))
+        return; /* the ended claim may be a colleague's */
+    for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
+        next = c->next;
+        if (c->peer == f->peer && claim_ended(c) && !c->uses && !claim_releasing(c))
+            outcome_spend(f, c);
+    }
+}
+
 static void apply_change(struct outcome *f) {
     enum lock_verb verb = f->plan->verb;
     enum lock_outcome outcome = f->result->outcome;
@@ -496,6 +513,8 @@ static void apply_change(struct outcome *f) {
     case LOCK_OPEN:
         if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* the count is not above zero, so nothing was acquired */
+        if (verb == LOCK_PASS)
+            begin_anew(f);
         break;
     case LOCK_UNKNOWN:
         if (lock_verb_is(verb, VERB_ACQUIRES))
@@ -514,7 +533,7 @@ static void apply_change(struct outcome *f) {
         restore(f);
 }
 
-/* ---- the application's own scripts, and data ---------------------------------------------------- */
+/* ---- the application's own scripts -------------------------------------------------------------- */
 
 /* Applies what a script of the application's has done. It does not say what it was meant to do: if it finds the lock
  * held by another session, it has not lost an attempt; if it finds the lock free, it has not come too late. */
@@ -546,50 +565,10 @@ static void apply_script(struct outcome *f) {
     }
 }
 
-/* Applies the answer to a LOCK_PASS. */
-static void apply_pass(struct outcome *f) {
-    switch (f->result->outcome) {
-    case LOCK_DONE:
-        if (!f->result->value) { /* the value was changed in place, and is not known now */
-            struct claim *c = outcome_touched(f);
-            if (c)
-                c->valued = false;
-        }
-        apply_done(f);
-        break;
-    case LOCK_RELEASED:
-        apply_freed(f);
-        break;
-    case LOCK_HELD:
-    case LOCK_FOREIGN:
-        apply_refused(f);
-        break;
-    case LOCK_FREE:
-    case LOCK_OPEN: { /* the session works under no lease there any more: forgets what it had and lost on the key */
-        struct contender *w = contender_find(f->entry, f->peer);
-        if (w)
-            w->lost = false;
-        if (workload_pooled(outcome_workload(f), f->peer, f->plan->rule))
-            return; /* the ended claim may be a colleague's */
-        for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
-            next = c->next;
-            if (c->peer == f->peer && claim_ended(c) && !c->uses && !claim_releasing(c))
-                outcome_spend(f, c);
-        }
-        break;
-    }
-    default:
-        break;
-    }
-}
-
 inline void apply(struct outcome *f) {
     switch (f->plan->verb) {
     case LOCK_RELEASE:
         apply_release(f);
-        break;
-    case LOCK_PASS:
-        apply_pass(f);
         break;
     case LOCK_READ:
         learn_read(f);

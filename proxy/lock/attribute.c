@@ -13,10 +13,10 @@
 #include "proxy/lock/choose.h"
 
 enum {
-    DEBT_SHARE = 4, /* D1: a lost attempt expects a release for this part of the lease */
-    FOLLOWED_LEAST = 4,
-    FOLLOW_SHARE = 20, /* F2: an EXPIRE within this part of the lease follows a loss */
-    TWICE = 2          /* D2: how often a release follows another over one session */
+    DEBT_SHARE = 4,     /* D1: a lost attempt expects a release for this part of the lease */
+    FOLLOWED_LEAST = 4, /* F2: so many losses say whether an EXPIRE follows */
+    FOLLOW_SHARE = 20,  /* F2: an EXPIRE within this part of the lease follows a loss */
+    TWICE = 2           /* D2: how often a release follows another over one session */
 };
 
 void lock_plan_see(struct lock_plan *plan, const char *data, size_t len) {
@@ -160,7 +160,8 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
         claim_release_sent(c);
 }
 
-/* Plans a command by a claim. K: the script finds another proxy's lease, if it is recognised, by its fence. */
+/* Plans a command by a claim; NULL: by none. K: if another proxy gave the lease that the session is recognised for, the
+ * script finds the lease by its fence. */
 static void plan_use(const struct speaker *s, struct lock_plan *plan, struct claim *c) {
     plan_claim(s->sh, plan, c);
     if (!c || !c->peer->remote || !s->recognised || !recognised_for(s->contender, c))
@@ -203,6 +204,7 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     }
     workload_count(f, c, TALLY_RELEASED);
     plan->counted = true;
+    /* D2: releases follow each other over one session, and losers release: the workload is pooled. */
     if (f->twice >= TWICE && s->owner == LOCK_OWNER_AUTO && !(f->facts & FACT_POOLED) && workload_surplus(f, c))
         workload_pool(s->sh, f, &plan->key, s->now_ms);
     if (!s->pooled || !c->debts.count)
@@ -211,7 +213,8 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     return true;
 }
 
-/* Notes that the session has released since its last attempt. */
+/* Notes that the session has released since its last attempt. Its next command is not a holder's, unless the session
+ * has another claim. */
 static void note_release(const struct speaker *s, struct lock_plan *plan) {
     struct contender *w = s->contender;
     if (plan->queued || !(w || s->key_stats))
@@ -247,7 +250,8 @@ static bool holder_dedicated(const struct speaker *s) {
     return workload_dedicated(s->workload, s->live ? s->live->peer : s->self);
 }
 
-/* C4: decides about such a release over a session that has no claim. A dedicated connection carries no colleague's. */
+/* C4: decides about such a release over a session that has no claim. If the workload or the holder's session is known,
+ * that knowledge decides. A dedicated connection carries no colleague's release. */
 static enum loser_release losers_release(const struct speaker *s, const struct lock_plan *plan, const struct offer *o) {
     const struct contender *w = s->contender;
     bool unknown = s->owner == LOCK_OWNER_AUTO && is_doubtful(s) && !s->pooled && s->key_stats && !o->count;
@@ -312,7 +316,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     note_release(s, plan);
     if (used_up)
         return;
-    /* C2, L3: if the values differ, the claim whose value was shown last; otherwise the oldest. */
+    /* C2, L3: if the values differ, the release is for the claim whose value was shown last; else for the oldest. */
     struct claim *c = o.differ && o.shown_last ? o.shown_last : o.oldest;
     if (!c)
         c = doubtful_claim(s);
@@ -337,7 +341,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
 
-/* F2: whether the command follows a loss over its own session, or one that it is pooled with. Marks the loss. */
+/* F2: whether the command follows a loss over its own session, or one that it is pooled with. Marks the loss as
+ * followed; the workload counts the mark when the loss's time is over. */
 static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) {
     struct key_stats *c = s->key_stats;
     for (unsigned i = 0; c && i < c->recent.count; i++) {
@@ -530,7 +535,8 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
 /* ---- the whole ------------------------------------------------------------------------------------- */
 
 /* Plans an attempt. HSETNX may set another field of a lock that its session holds, so the script gets that lease's
- * token. The attempt does not use the claim. */
+ * token. The attempt does not use the claim: a colleague may have released the lease through another proxy, and the
+ * attempt says nothing about that. */
 static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
     if (plan_release_then_acquire(s, plan))
         return;

@@ -64,7 +64,8 @@ int64_t claim_memory(const struct claim *c) {
 }
 
 /* L5: a late release without its claim would be believed. A dedicated session's claim is therefore kept for long: it
- * uses up no other worker's release. A throttle's claims, which expect no release, are kept for a minute. */
+ * uses up no other worker's release. A client that has never released under the rule (a throttle) is not expected to
+ * release, and its claims are kept for a minute. */
 int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
     bool pooled = claim_pooled(c);
     if (c->peer->remote || (pooled && c->peer->closed))

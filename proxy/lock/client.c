@@ -164,7 +164,8 @@ static struct orphan *first_waiting(const struct lock_client *client) {
     return NULL;
 }
 
-/* Gives an orphan to the first session that came in time and after its last successor, which goes; else it waits. */
+/* Gives an orphan to the first session that came in time and after the orphan's last successor, which goes. If there is
+ * none, the orphan waits. */
 void orphan_offer(struct orphan *st) {
     struct lock_session *first = NULL;
     orphan_unattend(st);

@@ -3,7 +3,8 @@
  * were held and waited for. Decides nothing.
  *
  * For the keys each shard has a small table of sets of four. A key that finds its set full replaces the least contended
- * one. What a forgotten workload's times were goes to the shard's `others`.
+ * one, so that contended keys stay. A workload's times are a part of it; those of a forgotten workload go to the
+ * shard's `others`.
  */
 #include "proxy/lock/evidence.h"
 

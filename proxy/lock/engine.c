@@ -161,8 +161,7 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     struct claim *c = claim_find(en, plan->claim);
     if (c && plan->uses) {
         c->uses--;
-        if (!lease_schedule(sh, c, now_ms))
-            entry_settle(sh, en);
+        lease_settle(sh, c, now_ms);
     }
     plan->uses = false;
     plan->claim = earlier->attempt;

@@ -5,21 +5,23 @@
 
 /* ---- workload.c ------------------------------------------------------------------------------------ */
 
-/* Numbers a workload by the hashes of its identity, rule and pattern. workload_number: of the session's identity. */
+/* Numbers a workload by the hashes of its identity, rule and pattern. L6: what one application does never changes what
+ * another application's commands mean. workload_number: by the session's identity. */
 static inline uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern) {
     return hash_number(client ^ hash_number(rule ^ pattern));
 }
 static inline uint64_t workload_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
     return workload_number_of(p->client->hash, rule->hash, pattern);
 }
-/* The next four find the workload with this number, or of a session's client, a rule (NULL: none) and a pattern. NULL:
- * there is none. workload_get makes it then. */
+/* Each finds a workload: the one with this number, the same for one of its sessions, or the one of a session's client,
+ * a rule (NULL: none) and a pattern. NULL: there is none. */
 struct workload *workload_of_key(const struct shard *sh, uint64_t key);
 struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number);
 static inline struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule,
                                              uint64_t pattern) {
     return rule ? workload_of(sh, p, workload_number(p, rule, pattern)) : NULL;
 }
+/* Finds the workload with this number, or makes it. */
 struct workload *workload_get(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t number,
                               const struct lock_key *key, int64_t now_ms);
 /* As workload_get, for a session that has tried to acquire this key: it has its session_stats there from now on. */
@@ -113,9 +115,11 @@ bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms
 bool claim_is_live(const struct claim *c, int64_t now_ms);
 /* Whether the rule's lock-delay keeps others out, behind the end of the claim's lease. */
 bool claim_is_delayed(const struct claim *c, int64_t now_ms);
-/* Notes that at least so many releases of losers were refused during the lease. Returns whether fewer had counted. */
+/* Notes that at least so many releases of losers were refused during the lease. Returns whether the claim had counted
+ * fewer. */
 bool claim_suspect(struct claim *c, uint32_t suspects);
-/* C3: a release was counted for an older claim, and was perhaps this claim's, which waits until deadline_ms at most. */
+/* C3: a release was counted for an older claim, and was perhaps this claim's. After its lease's end the claim waits for
+ * its release until deadline_ms at most. */
 void claim_expect_until(struct claim *c, int64_t deadline_ms);
 /* Whether a release was refused while the lease was live, and its holder has not extended it since. */
 static inline bool claim_suspicious(const struct claim *c) {
@@ -164,7 +168,8 @@ void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w
 void aftermath_tries_again(struct workload *f, struct key_stats *c, const struct peer *p);
 /* Drops the losses before `before_ms` that are known to be followed or quiet. */
 void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, int64_t now_ms);
-/* C4: notes a release by this session. If another session's is held back, two came for one lease: losers release. */
+/* C4: notes a release by this session. If a release of another session is held back, two came for one lease: losers
+ * release. */
 void aftermath_second(struct workload *f, struct key_stats *c, const struct peer *p, int64_t now_ms);
 /* C4: decides about a release over a session without a claim, a loser or the holder of a lease that was released over
  * another session. `w` is its contender; `live` is its client's live lease, as far as this proxy knows, or NULL.

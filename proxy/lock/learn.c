@@ -169,8 +169,9 @@ void learn_loss(struct outcome *f) {
     learn_live(f, f->result->fence, LEASE_GONE);
 }
 
-/* Finds the claim of the client's live lease. For another proxy's, a claim with a peer of its own is made, and kept
- * while sessions meet it. NULL: the answer to the acquisition has not come yet, or the claim is forgotten. */
+/* Finds the claim of the live lease, which belongs to the session's client. If another proxy gave the lease, a claim
+ * with a peer of its own is made for it here, and kept while sessions meet the lease. NULL: the answer to the
+ * acquisition has not come yet, or the claim is forgotten. */
 static struct claim *learn_its_own(struct outcome *f, struct workload *workload) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;

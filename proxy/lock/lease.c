@@ -305,6 +305,12 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     return true;
 }
 
+void lease_settle(struct shard *sh, struct claim *c, int64_t now_ms) {
+    struct entry *en = c->entry;
+    if (!lease_schedule(sh, c, now_ms))
+        entry_settle(sh, en);
+}
+
 /* The last expiry when this process stops. A one-shot client does not come back: its lock gets the rest of its time. */
 static int64_t handover_ms(const struct claim *c, int64_t now_ms) {
     int64_t left_ms = claim_one_shot(c) - now_ms;
@@ -456,7 +462,6 @@ unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms) {
 }
 
 static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
-    struct entry *en = c->entry;
     if (!claim_ended(c)) {
         if (c->end_ms && now_ms >= c->end_ms + grace_of(c)) {
             lease_end(sh, c, LEASE_OVER, now_ms);
@@ -481,8 +486,7 @@ static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
                                                     : ", renewed while its owner is connected");
         }
     }
-    if (!lease_schedule(sh, c, now_ms))
-        entry_settle(sh, en);
+    lease_settle(sh, c, now_ms);
 }
 
 /* A contender is kept for longer while the key has claims, which the proxy may judge by it, or while it has nodes in a
@@ -558,8 +562,7 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
                 c->end_ms = perhaps_ms; /* Redis may have renewed it */
             c->renew_ms = now_ms + (pause > RETRY_MIN_MS ? pause : RETRY_MIN_MS);
         }
-        if (!lease_schedule(sh, c, now_ms))
-            entry_settle(sh, en);
+        lease_settle(sh, c, now_ms);
     }
     shard_unlock(sh);
 }
@@ -596,8 +599,7 @@ enum alarm_end engine_alarm_looked(struct lock_engine *e, const struct lock_key 
     struct claim *c = claim_find(en, token);
     if (c && claim_ended(c) && !claim_asked(c)) {
         lease_told(sh, c, r, UINT64_MAX, asked_ms, now_ms);
-        if (!lease_schedule(sh, c, now_ms))
-            entry_settle(sh, en);
+        lease_settle(sh, c, now_ms);
     }
     shard_unlock(sh);
     return ALARM_KEPT;

@@ -25,6 +25,8 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
 void lease_overtaken(struct shard *sh, struct claim *c, int64_t now_ms);
 /* Puts the claim's next deadline into the heap. False: the claim was over, and is dropped. */
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
+/* As lease_schedule. If the claim is dropped, frees its entry, too, unless something is left in it. */
+void lease_settle(struct shard *sh, struct claim *c, int64_t now_ms);
 /* The owner has left: reports the lease, ends its renewal, and releases it if the rule wants that. */
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
 /* For an incident that the proxy causes. */

@@ -32,33 +32,35 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
 
 /* ---- what closed sessions leave -------------------------------------------------------------------- */
 
-/* Claims and contenders that are handled in a millisecond: a session may have 200,000, and Redis is told of each. */
+/* Claims and contenders of closed sessions that are handled in a millisecond: a session may have 200,000 leases, and
+ * Redis is told of each. */
 enum { LEAVE_STEPS = 64 };
 
-static void steps_begin(struct lock_engine *e, int64_t now_ms) {
+/* How many steps may still be taken in this millisecond. If this process stops, all may. */
+static unsigned steps_left(struct lock_engine *e, int64_t now_ms) {
+    if (atomic_load(&e->leaving))
+        return UINT32_MAX;
     MUTEX_GUARD(&e->clients.mutex);
     if (e->leave_ms != now_ms)
         e->leave_steps = LEAVE_STEPS;
     e->leave_ms = now_ms;
+    return e->leave_steps;
 }
 
-/* Whether one more step may be taken in this millisecond. If this process stops, all may. */
-static bool take_step(struct lock_engine *e) {
-    pthread_mutex_lock(&e->clients.mutex);
-    bool left = e->leave_steps > 0;
-    e->leave_steps -= left;
-    pthread_mutex_unlock(&e->clients.mutex);
-    return left || atomic_load(&e->leaving);
+static void steps_taken(struct lock_engine *e, unsigned steps) {
+    MUTEX_GUARD(&e->clients.mutex);
+    e->leave_steps -= steps < e->leave_steps ? steps : e->leave_steps;
 }
 
 /* Handles a closed session's leases. They are kept for its client's other sessions if the session is pooled, and
  * abandoned otherwise. If the client's last session has closed meanwhile, the leases that were kept are abandoned, too.
  * Other threads may open and close sessions of the client meanwhile. The peer is not freed before the end. */
-static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
+static void leave(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
     struct lock_engine *e = sh->engine;
     bool done = false;
     p->in_flight++;
-    while (!done && take_step(e)) {
+    while (!done && *steps > 0) {
+        --*steps;
         if (!p->leaving) {
             p->leaving = true;
             p->left_early = client_still_here(p);
@@ -66,7 +68,7 @@ static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
             p->contenders_left = p->contender_count;
         }
         /* What stays moves to its list's end. After one round, the list is in its old order. */
-        while (p->contenders_left > 0 && !list_empty(&p->contenders) && take_step(e)) {
+        for (; p->contenders_left > 0 && *steps > 0 && !list_empty(&p->contenders); --*steps) {
             struct contender *w = LIST_ENTRY(list_first(&p->contenders), struct contender, of_peer);
             struct entry *en = w->entry;
             p->contenders_left--;
@@ -77,16 +79,14 @@ static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
             contender_remove(sh, w);
             entry_settle(sh, en);
         }
-        while (p->claims_left > 0 && !list_empty(&p->claims) && take_step(e)) {
+        for (; p->claims_left > 0 && *steps > 0 && !list_empty(&p->claims); --*steps) {
             struct claim *c = LIST_ENTRY(list_first(&p->claims), struct claim, of_peer);
-            struct entry *en = c->entry;
             p->claims_left--;
             list_remove(&c->of_peer);
             list_append(&p->claims, &c->of_peer);
             if (!lease_owner_here(c))
                 lease_abandon(sh, c, now_ms);
-            if (!lease_schedule(sh, c, now_ms))
-                entry_settle(sh, en);
+            lease_settle(sh, c, now_ms);
         }
         bool none = list_empty(&p->claims) && list_empty(&p->contenders);
         if (!none && p->contenders_left + p->claims_left > 0)
@@ -107,27 +107,28 @@ static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
 
 /* Handles the peers of the list, for as long as steps are left. Another thread may be freeing a peer that was taken
  * out, so the peer is looked for by its id. */
-static void leave_all(struct lock_engine *e, struct list_node *from, int64_t now_ms) {
-    for (struct shard *sh;; shard_unlock(sh)) {
+static void leave_all(struct lock_engine *e, struct list_node *from, unsigned *steps, int64_t now_ms) {
+    while (*steps > 0) {
         pthread_mutex_lock(&e->clients.mutex);
-        struct list_node *n = e->leave_steps > 0 || atomic_load(&e->leaving) ? list_shift(from) : NULL;
+        struct list_node *n = list_shift(from);
         uint64_t id = n ? LIST_ENTRY(n, struct peer, closed_link)->id : 0;
-        sh = n ? LIST_ENTRY(n, struct peer, closed_link)->shard : NULL;
+        struct shard *sh = n ? LIST_ENTRY(n, struct peer, closed_link)->shard : NULL;
         pthread_mutex_unlock(&e->clients.mutex);
         if (!sh)
             return;
         shard_lock(sh);
         struct peer *p = peer_find(sh, id);
         if (p)
-            leave(sh, p, now_ms);
+            leave(sh, p, steps, now_ms);
+        shard_unlock(sh);
     }
 }
 
-/* Abandons what earlier sessions of a client have left, whose last session has closed or changed its identity. If
- * another one is closing now, either this function sees what it has left, or it sees that none of the client's is open.
- */
-static void last_left(struct lock_engine *e, struct lock_client *client, int64_t now_ms) {
-    leave_all(e, &client->closed_peers, now_ms);
+/* Abandons what earlier sessions of a client have left. The client's last session has closed, or has changed its
+ * identity. If another session is closing at the same time, either this function sees what that session has left, or
+ * that session sees that no session of the client is open. */
+static void last_left(struct lock_engine *e, struct lock_client *client, unsigned *steps, int64_t now_ms) {
+    leave_all(e, &client->closed_peers, steps, now_ms);
     MUTEX_GUARD(&e->clients.mutex);
     if (!list_empty(&client->closed_peers)) {
         list_splice(&e->departing, &client->closed_peers);
@@ -138,8 +139,9 @@ static void last_left(struct lock_engine *e, struct lock_client *client, int64_t
 bool member_departures(struct lock_engine *e, int64_t now_ms) {
     if (!atomic_load(&e->departs))
         return false;
-    steps_begin(e, now_ms);
-    leave_all(e, &e->departing, now_ms);
+    unsigned steps = steps_left(e, now_ms), before = steps;
+    leave_all(e, &e->departing, &steps, now_ms);
+    steps_taken(e, before - steps);
     MUTEX_GUARD(&e->clients.mutex);
     bool more = !list_empty(&e->departing);
     atomic_store(&e->departs, more);
@@ -161,11 +163,11 @@ bool engine_departs(struct lock_engine *e) {
  *      connect ── DEL k ── close (the job has ended) ────────────────────┴──> released, as C1 has it
  *
  * A worker that crashes looks alike, but for three signs together: the session layer sees two of them (struct
- * lock_session's one_shot), this file sees the time. If a sign is missing, the lock ends with its lease. So it does
- * under `owner connection`, where no other connection can release it, and as the node of a list lock.
+ * lock_session's one_shot), this file sees the time. If a sign is missing, the lock ends with its lease. So does a lock
+ * under `owner connection`, since no other connection can release it, and the node of a list lock.
  *
- * The lock waits for no successor. L7: the client's job still runs, so its lock stays. L1: it is renewed for the rule's
- * `one-shot` at most, from its acquisition on.
+ * The lock waits for no successor, since its client does not come back to work under it. L7: the client's job still
+ * runs, so its lock stays. L1: it is renewed for the rule's `one-shot` at most, from its acquisition on.
  */
 static void keep_one_shot(struct shard *sh, struct claim *c, int64_t now_ms) {
     enum { CLOSES_WITHIN_MS = 100 };
@@ -230,15 +232,16 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         }
     }
     if (last) {
-        steps_begin(e, now_ms);
-        last_left(e, old, now_ms);
+        unsigned steps = steps_left(e, now_ms), before = steps;
+        last_left(e, old, &steps, now_ms);
+        steps_taken(e, before - steps);
     }
     client_put(&e->clients, old);
 }
 
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
     bool last = client_close(&e->clients, s->client);
-    steps_begin(e, now_ms);
+    unsigned steps = steps_left(e, now_ms), before = steps;
     successor_go(e, s, true, now_ms);
     SHARDS_FOREACH(sh, e, s->shards) {
         struct peer *p = peer_find(sh, s->id);
@@ -266,10 +269,11 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
         if (list_empty(&p->claims) && list_empty(&p->contenders))
             peer_settle(sh, p);
         else
-            leave(sh, p, now_ms);
+            leave(sh, p, &steps, now_ms);
     }
     if (last)
-        last_left(e, s->client, now_ms);
+        last_left(e, s->client, &steps, now_ms);
+    steps_taken(e, before - steps);
     orphan_put(e, &s->left);
     client_put(&e->clients, s->client);
     s->client = NULL;

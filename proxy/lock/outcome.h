@@ -55,7 +55,8 @@ void outcome_spend(struct outcome *f, struct claim *c);
 void outcome_refusal(struct outcome *f, enum lock_incident_kind kind, const char *why);
 /* The claim of the lease that the script has touched, of whichever session; NULL: none is known. */
 struct claim *outcome_touched(struct outcome *f);
-/* The answer uses up the claim, which still exists: ends its tenure, if its own or a pooled session has released. */
+/* The answer uses up the claim, which still exists. Ends the claim's tenure too, if its own session or a pooled session
+ * of its client has released. */
 void tenure_spent(struct outcome *f, const struct claim *c);
 /* Ends the session's tenure after its release, even if its claim is forgotten. */
 void tenure_released(struct outcome *f);
@@ -70,7 +71,8 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why);
 void learn_loss(struct outcome *f);
 /* Learns from a lost attempt to acquire: besides the loss, what it says of the workload. */
 void learn_lost_attempt(struct outcome *f);
-/* K1: learns from a refusal whose answer shows the lock's value. Returns whether the session is recognised. */
+/* K1: learns from a refusal whose answer shows the lock's value. Returns whether the session is recognised for the
+ * lease: it may use the claim of the session that acquired. */
 bool learn_answered(struct outcome *f);
 /* K1: learns from a script of the application's that has the lock's value among its arguments. */
 void learn_named(struct outcome *f);
@@ -86,7 +88,8 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
 
 /* ---- apply.c --------------------------------------------------------------------------------- */
 
-/* Makes the attempt's claim, with the value that it has written; a full key may forget the plan's. The entry exists. */
+/* Makes the attempt's claim, with the value that the command has written. The entry exists. A key with very many claims
+ * may forget the plan's claim for it. */
 struct claim *outcome_claim(struct outcome *f, uint64_t fence);
 /* Makes the attempt the live lease. */
 void apply_granted(struct outcome *f);

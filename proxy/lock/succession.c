@@ -27,8 +27,8 @@
  * A client may come back at another proxy. The sink is told of each lease that waits. The other proxy takes the lease
  * over, under a token of its own, for the first session that came there, as if a session of its own had left it.
  *
- * Under `owner connection` there are no successors: another session's commands would not count for the lease. Nor has a
- * list lock: its nodes live and end with their owner's connection.
+ * Two kinds of locks have no successors. Under `owner connection` another session's commands would not count for the
+ * lease. The nodes of a list lock live and end with their owner's connection.
  */
 #include "proxy/lock/lease.h"
 #include "proxy/base/mutex.h"
@@ -103,8 +103,8 @@ static bool lost_to(const struct contender *w, const struct claim *c) {
     return w && w->lost && w->lost_fence == c->fence;
 }
 
-/* Whether the successor was started anew: it has let go of other locks of the lease's workload. Locks that it still has
- * may be a part of the work under the lease. */
+/* Whether the successor does the work of a worker that was started anew: it has let go of other locks of the lease's
+ * workload. The locks that it still has may be a part of the work under the lease. */
 static bool works_elsewhere(struct shard *sh, const struct peer *p, const struct claim *c) {
     uint64_t pattern;
     struct lock_key key = entry_key(c->entry);
@@ -270,7 +270,6 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
     } else {
         lease_end(sh, c, LEASE_TAKEN, now_ms);
     }
-    if (!lease_schedule(sh, c, now_ms))
-        entry_settle(sh, en);
+    lease_settle(sh, c, now_ms);
     shard_unlock(sh);
 }

@@ -12,7 +12,8 @@ enum {
     SURPLUS = 3        /* D1: losers release from so many releases more than acquisitions on */
 };
 
-/* D1: whether losers send some of the releases: the surplus is large, and half of what losers may have sent. */
+/* D1: whether losers send some of the releases: their surplus over the acquisitions is large, and at least half of what
+ * losers may have sent. */
 static inline bool surplus_is_losers(double releases, double acquired, double losers) {
     return releases - acquired >= SURPLUS && (releases - acquired) * 2 >= losers;
 }
@@ -28,8 +29,8 @@ static inline bool expiry_releases(int64_t new_ms, int64_t left_ms) {
     return new_ms <= left_ms / 2;
 }
 
-/* Whether rows of such releases, of the workload or of one session, show it. `workload_row`: so many of the workload
- * are enough. */
+/* Whether such releases in a row, of the workload or of one session, show that a session is one worker's.
+ * `workload_row`: so many of the workload are enough. */
 static inline bool rows_dedicated(uint64_t workload, uint64_t session, uint64_t workload_row) {
     return workload >= workload_row || session >= SESSION_ROW;
 }

@@ -1,8 +1,9 @@
 -- acquire.lua: SETNX, SET ... NX, and MSETNX of one key, in every state of the lock; acquire_usual.lua comes first where
 -- it may do. Keeps S2 and S5: the reply is a success only if the attempt is the live lease.
 --
--- Right 'release_then_acquire': the claim's lease is released first, if it is live. The claim is its fence if another proxy
--- gave it to the caller's identity. By any other right the claim only says what unfinished.lua needs.
+-- Right 'release_then_acquire': the claim's lease is released first, if it is live. For a lease that another proxy gave to
+-- the caller's identity, the claim is its fence. By any other right the claim does not count, unless it says that the
+-- attempt was sent without a script before (unfinished.lua).
 --@common
 --@unfinished
 local value, expires, late = ARGV[10 + at], ARGV[15], string.find(claim, '^[-+!]')

@@ -13,8 +13,8 @@
 --   held           the known lease is live. Its guard record follows an expiry that the script has set
 --   released       the known lease ended before its time: the script has ended it
 --   free, foreign  none of the above
--- If the script left no expiry, the lock gets the rule's lease. Exception: a hash without a field that is an argument may
--- be data.
+-- If the script left no expiry, the lock gets the rule's lease. Exception: a hash without a field that is an argument gets
+-- no expiry, since it may be data.
 if #ARGV == 1 then
   if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
   if redis.call('TYPE', KEYS[2]).ok == 'string' then redis.call('DEL', KEYS[2]) end -- of a lease that is over

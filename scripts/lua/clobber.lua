@@ -5,9 +5,10 @@
 -- ARGV  1 to 10 as in arguments.lua, but 2 (claim) is n. Then n claims, n rights, n attempts, and n times what was
 --       seen. Then the database of the locks, '' if it is the connection's; the connection's database; the command
 --
--- The command runs if each lock is free, is data, or is held by the caller under the lock's own claim. Otherwise the
--- reply is LOCKED; of a command that says no itself if the lock exists (MSETNX, ...), its own. The envelope of a refusal
--- has a seventh element: which of the n locks refuses, from 1. Outcomes:
+-- The command runs if each lock is free, is data, or is held by the caller under the lock's own claim. Otherwise nothing
+-- is done, and the reply is LOCKED. Exception: a command that says no itself if the lock exists (MSETNX, MSETEX NX, ...)
+-- runs, and its own reply is the refusal. The envelope of a refusal has a seventh element: which of the n locks refuses,
+-- from 1. Outcomes:
 --   granted   MSETNX, or MSETEX with NX, has acquired all of the locks, with one fence
 --   released  a lock of the caller's is gone or changed, and its lease is over
 --   done      the command left the caller's locks as they were (RENAMENX that answers 0), or moved the end of a hash

@@ -24,8 +24,9 @@
 -- reset them. The last digit of a token is odd if its workload is known to share connections. A script that changes
 -- anything rewrites a guard record in the short form (text.lua) as a hash first.
 --
--- Every script keeps S2 (a fence only grows), S4 (a refused command changes nothing), and if it is sent twice with the same
--- attempt, it acts once. The names in capitals are the numbers of proxy/lock/script_constants.h.
+-- Every script keeps S2 (a fence only grows) and S4 (a refused command changes nothing), and to send it twice with the same
+-- attempt has the effect of sending it once. The build replaces the names in capitals that no script defines by the numbers
+-- of proxy/lock/script_constants.h.
 
 local function int(n)
   return string.format('%.0f', n)
@@ -256,7 +257,8 @@ local function lease_pttl(field)
   return left >= 0 and (pttl == -1 or left < pttl) and left or pttl
 end
 
--- L1: gives the lock the rule's lease if neither it nor the holder's field has an expiry. Returns the PTTL, and whether so.
+-- L1: gives the lock the rule's lease if neither it nor the holder's field has an expiry. Returns the lease's PTTL, and
+-- whether the lock got the rule's lease.
 local function bound(field)
   local pttl = lease_pttl(field)
   local leased = pttl == -1 and lease > 0
@@ -279,7 +281,8 @@ end
 -- Called before a command that may acquire or change the lock. It tries on the guard record the commands that must
 -- succeed afterwards, and leaves it as it was. If the user lacks a right, the error comes here, and no lock comes into
 -- being that the proxy does not know. Redis checks its memory limit only until a script's first write, so the first write
--- here is one that it refuses when memory is full. `frees`: the caller's command is one that it allows even then.
+-- here is one that Redis refuses when memory is full. `frees`: the caller's command is one that Redis allows even then, so
+-- the guard record must be writable, too.
 local function secure(s, frees)
   redis.call('TIME')
   local there = redis.call('EXISTS', lock) == 1
@@ -310,7 +313,8 @@ local function watermark(now)
   return failed(fence) and now + left + 1 or fence
 end
 
--- A fence above every earlier lease's, the node's clock in microseconds if that is the greatest; and that clock in ms.
+-- Returns a fence above that of every earlier lease, which is the node's clock in microseconds if that is the greatest.
+-- Also returns that clock in ms.
 local function next_fence(s)
   local t = redis.call('TIME')
   local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -350,7 +354,8 @@ local function look(reads)
   return examine()
 end
 
--- Called after a foreign lock was changed: its new value may equal the value in an old guard record.
+-- Called after a foreign lock was changed. Its new value may equal the value in an old guard record, so the record's token
+-- is removed.
 local function disown(s)
   if s.stale_token then redis.call('HSET', guard, 'token', '') end
 end

@@ -4,7 +4,8 @@
 -- compare(s, first), for the command that begins at ARGV[first], returns
 --   whether the command would act on the lock as it is. If false, the caller runs it: it says no, or its own error. nil:
 --   the user may not run DIGEST, so that this is not known, and the caller refuses
---   the same command with a comparison that fails: for a refusal, its reply is the server's no, or the server's error
+--   the same command with a comparison that fails. It is run for a refusal: it changes nothing, and its reply is the
+--   server's no, or the server's error
 --   how it compares: 'eq' the lock must have the value, 'ne' it must not, nil the command does not compare (DELEX key)
 function compare(s, first)
   local no, i, how, with = {unpack(ARGV, first)}, 3, nil, nil

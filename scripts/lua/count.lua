@@ -9,8 +9,8 @@
 --
 -- A hash lock counts in the field that HINCRBY names. A lease that HINCRBY has acquired has `extra` from the start, and
 -- counts in other fields are data beside it. Other hash locks only the holder counts on. A hash without a live lease
--- becomes a lock where the field's count is not above zero, or was the last lease's. The release leaves the hash without
--- the expiry that the proxy gave it.
+-- becomes a lock where the field's count is not above zero, or was the last lease's; other counts are data. The release
+-- leaves the hash without the expiry that the proxy gave it.
 local s = look()
 local field = at > 0 and ARGV[10 + at]
 if s.attempt == attempt then -- a repeat; a float is text, as in Redis's reply
@@ -54,8 +54,8 @@ local function foreseen()
   end
   return int(was + (string.lower(ARGV[11]) == 'decrby' and -by or by))
 end
--- The refusal for a lock that the caller may not touch and that would hold `value`; nil: the command may run. `reply`: what
--- a release expects.
+-- Returns the refusal for a lock that the caller may not touch, and that would hold `value` after the command; nil: the
+-- command may run. `reply`: what a release expects.
 local function refuse(value, reply)
   if s.token and not above_zero(old) and above_zero(value) then return envelope(locked(s), why, s) end -- 1 says acquired
   local now = tonumber(value)

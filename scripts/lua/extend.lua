@@ -3,7 +3,8 @@
 -- If the caller is the holder, or F1 lets it, the expiries of the lock and of its guard record change together. Otherwise
 -- the reply is 0, or GETEX's value. On a list lock the command moves the end of the head's lease; the key lives longer.
 --
--- While the expiry is the lease that the proxy set, the application sees none: NX, XX, GT and LT act accordingly.
+-- While the expiry is the lease that the proxy set, the lock has no expiry in the application's view: NX, XX, GT and LT act
+-- as on a lock without an expiry.
 --
 -- The short way: EXPIRE and PEXPIRE without options on a lock in its usual state, by its holder or by a session that has no
 -- right to it. A guard record in the short form keeps it. The guard record's expiry is set first, and set back if Redis

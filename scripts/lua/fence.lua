@@ -18,8 +18,8 @@
 --                        of 0 says that there is no guard record: the lease has been over for GUARD_OUTLIVES_MS, or
 --                        Redis has lost the record, and another session may have held the lock since
 --
--- Never sent twice, since data has no guard record to know a repeat by. A watermark stands in for the guard record of a
--- lock in another slot: it holds the greatest fence that has written here. Usually the check is one HGET.
+-- The script is never sent twice, since data has no guard record to know a repeat by. A watermark stands in for the guard
+-- record of a lock in another slot: it holds the greatest fence that has written here. Usually the check is one HGET.
 --@alone
 local argv, keys, redis = ARGV, KEYS, redis
 local n, m = tonumber(argv[1]), tonumber(argv[4])

@@ -1,2 +1,2 @@
--- fields.lua: HSETEX, HGETEX and HGETDEL on a hash lock: hash.lua by another name.
+-- fields.lua: HSETEX, HGETEX and HGETDEL on a hash lock. The text is hash.lua's; the proxy tells the two scripts apart.
 --@hash

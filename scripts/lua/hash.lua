@@ -1,15 +1,15 @@
 -- hash.lua: HSETNX (shape 'int'), HSET, HMSET, HINCRBYFLOAT and HDEL on a hash lock, which is held with one of its
--- fields; by the name of fields.lua HSETEX, HGETEX and HGETDEL. Keeps S1, S4, S5. HINCRBY is in count.lua.
+-- fields. As fields.lua, by the same text, it serves HSETEX, HGETEX and HGETDEL. Keeps S1, S4, S5. HINCRBY is in count.lua.
 --
 -- Free: the caller acquires the lock, with the first field that the command names. Holder: as on Redis; the command
 -- releases the lock if it removes the holder's field, or sets the count of a lease that HINCRBY has acquired to 0.
--- Other: HSETNX, HDEL and HSETEX with a condition answer 0, HGETEX the values, and HGETDEL nils; the rest is LOCKED, since
--- a 1 would say that the caller holds the lock. Nothing changes.
+-- Other: nothing changes. HSETNX, HDEL and HSETEX with a condition answer 0, HGETEX answers the values, and HGETDEL a nil
+-- for each field; the rest answers LOCKED, since a 1 would say that the caller holds the lock.
 --
 -- The lease of a holder's field that has an expiry ends with the field. The key gets no expiry then.
 local name = string.lower(ARGV[11])
 local sets, gets, takes = name == 'hsetex', name == 'hgetex', name == 'hgetdel'
-local newer = sets or gets or takes -- commands that say how many fields they name, and that not all servers know
+local newer = sets or gets or takes -- these say how many fields they name, have arrays as replies, and are not on all servers
 local frees = gets or takes or name == 'hdel'
 local conditional, absent, reads = name == 'hsetnx' or name == 'hdel', name == 'hsetnx', gets
 for i = 13, newer and #ARGV or 0 do -- options stand before and behind the fields

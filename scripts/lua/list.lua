@@ -195,7 +195,8 @@ local function early()
 end
 
 -- Whether the head is dead: its lease is over, no session is there that may own it, its party has pushed a newer node
--- (right 'own'), or its owner has not looked in time. A head without a record has one lease of time.
+-- (right 'own'), or its owner has not looked in time. A head without a record has one lease of time from when it was first
+-- seen.
 local function dead(s, head, since)
   if s.token then return false end
   if s.overdue then return true end
@@ -237,7 +238,8 @@ local function prune(s)
   return nil, false
 end
 
--- Makes the attempt the live lease, since the caller may own the head. `seated`: its proxy may renew the lease. S2.
+-- Makes the attempt the live lease, since the caller may own the head and has seen it. `seated`: the caller's proxy may
+-- renew the lease. S2: the fence grows.
 local function hold(s, head, seated)
   local fence = math.max(s.last_fence + 1, clock[1] * 1000000 + clock[2])
   s.token, s.fence, s.owner, s.leased = attempt, fence, identity, lease > 0

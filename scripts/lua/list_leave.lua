@@ -2,7 +2,7 @@
 -- for some time (grace). Otherwise they are dead. Keeps L1.
 --
 -- A live lease is not ended here; release.lua does that. Exception: a lease without an end gets an end if its holder may
--- come back.
+-- come back, and ends then if the holder does not.
 --@common
 --@list
 local s = look()

@@ -5,7 +5,7 @@
 -- Free, or data: the command runs as it came, and acquires nothing. Holder: as on Redis; the lease is over if nothing
 -- remains of what the lock was held with. Other: LOCKED if the command could change the lock, or 0 for HSETNX and HDEL.
 --
--- Never sent twice, since data has no guard record to know a repeat by.
+-- The script is never sent twice, since data has no guard record to know a repeat by.
 local name = string.lower(ARGV[11])
 local of_hash = string.sub(name, 1, 1) == 'h'
 local of_list = name == 'lpop' or name == 'rpop' or name == 'lrem' or name == 'lset' or name == 'ltrim'

@@ -6,8 +6,9 @@
 --
 -- The hash has a field for each process, with the time of its last word, the data's replication id then, and where it is;
 -- and fields 'since ID', with the time when that id was seen first. A Redis that is promoted or started again has a new
--- id. A process that was there less than PRESENCE_FORK_S before its first word, and has not followed for PRESENCE_AWAY_S,
--- has ended, or stays before the Redis of before. Answers the places of these processes.
+-- id, and the processes of before follow within seconds. If one was there less than PRESENCE_FORK_S before the first word
+-- under the new id, and has not followed for PRESENCE_AWAY_S, it has ended, or it stays before the Redis of before.
+-- Answers the places of the processes that have not followed.
 --@alone
 local call, hash, process, place = redis.call, KEYS[1], ARGV[1], ARGV[2]
 if place == '' then

@@ -1,8 +1,8 @@
 -- renew.lua: the proxy renews the lease of `claim` for `lease` ms. There is no command. Keeps S3, L4.
 --
--- S3: only a live lease is renewed. An expiry that the application has set, perhaps since the proxy asked, is renewed only
--- by right 'always' (renew always), and not if it is less than half of the time that was known: some applications release
--- in this way. By right 'look' nothing is renewed.
+-- S3: only a live lease is renewed, while its owner is connected. An expiry that the application has set, perhaps since the
+-- proxy asked, is renewed only by right 'always' (renew always), and not if it is less than half of the time that was known:
+-- some applications release in this way. By right 'look' nothing is renewed.
 --
 -- L4: in each case the guard record follows an expiry that was set past all proxies. Otherwise the lock would have no
 -- lease, and its holder's release would be refused.

@@ -6,9 +6,9 @@
 -- that it read. Otherwise the reply is the present value; or LOCKED if that would look like success, and always with
 -- shape 'ok'.
 --
--- The caller also counts as 'other' if it last read another lease than the live one: it competes with a worker of its own
--- client; or if its client holds the lease that it read through another proxy, and it was not recognised for that lease
--- (right 'fence').
+-- The caller counts as 'other' in two cases even if its client holds the lock. It last read another lease than the live
+-- one: then it competes with another worker of its client. Or it last read the live lease, and its client holds that lease
+-- through another proxy; the exception is a caller that was recognised for the lease (right 'fence').
 local s = look()
 local function swap()
   secure(s)

@@ -757,6 +757,21 @@ static void data_is_everybodys(void **state) {
     assert_true(is_free(f, &c, LOCK_RELEASE, "lock:z"));
 }
 
+/* Under quorum the witnesses of a write that leaves the lease may know a later lease: the writer's is over. */
+static void a_write_hears_that_its_lease_was_overtaken(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 5000, false);
+    run(f, &a, LOCK_PASS, "lock:x", LOCK_DONE, f->fence);
+    assert_int_equal(stats(f).leases, 1);
+    run(f, &a, LOCK_PASS, "lock:x", LOCK_OVERTAKEN, f->fence);
+    assert_int_equal(stats(f).leases, 0);
+    assert_string_equal(incident(f, INCIDENT_OVERTAKEN)->client, "app");
+    run(f, &a, LOCK_PASS, "lock:x", LOCK_OVERTAKEN, f->fence);
+    assert_int_equal(incidents(f, INCIDENT_OVERTAKEN), 1);
+}
+
 /* ---- what the session has seen ------------------------------------------------------------------ */
 
 static void the_plan_tells_what_was_read(void **state) {
@@ -2193,6 +2208,7 @@ int main(void) {
         TEST(values_shown_by_other_commands_make_sightings),
         TEST(what_does_not_spend_uses_the_live_one),
         TEST(data_is_everybodys),
+        TEST(a_write_hears_that_its_lease_was_overtaken),
         TEST(the_plan_tells_what_was_read),
         TEST(a_client_that_shares_swaps_what_any_of_it_read),
         TEST(a_script_that_changed_nothing_overtakes_nobody),
