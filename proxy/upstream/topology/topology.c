@@ -158,13 +158,15 @@ void topology_add(struct topology *t, const struct address *at) {
 
 void topology_rotate(struct topology *t, size_t from) {
     invariant(from <= t->candidate_count, "candidate %zu of %zu", from, t->candidate_count);
-    struct address *part = t->candidates + from;
     size_t count = t->candidate_count - from;
-    for (size_t by = count > 1 ? upstream_random(t->u, (uint32_t)count) : 0; by > 0; by--) {
-        struct address first = part[0];
-        memmove(part, part + 1, (count - 1) * sizeof(*part));
-        part[count - 1] = first;
-    }
+    if (count < 2)
+        return;
+    size_t by = upstream_random(t->u, (uint32_t)count);
+    struct address *part = t->candidates + from, *copy = memory_alloc(count * sizeof(*copy));
+    for (size_t i = 0; i < count; i++)
+        copy[i] = part[(i + by) % count];
+    memcpy(part, copy, count * sizeof(*copy));
+    memory_free(copy);
 }
 
 void topology_reason(const struct topology *t, char *out, size_t size) {
@@ -233,8 +235,7 @@ void topology_login(struct topology *t, redisAsyncContext *ctx, enum upstream_ow
     if (!text)
         return;
     redisAsyncFormattedCommand(ctx, heard ? on_auth : NULL, t, text, len);
-    explicit_bzero(text, len);
-    memory_free(text);
+    memory_forget(text, len);
 }
 
 /* Asks the node at the next address of its name. */
