@@ -341,7 +341,7 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
             *p = (struct part){.to = p->to};
             part_send(q, i, SCRIPT_WITNESS_FREE);
         } else if (!again && p->up.in_flight) {
-            upstream_abandon(p->to->upstream, &p->up);
+            upstream_abandon(&p->up);
             part_ends(p, WITNESS_SILENT);
         }
     }
