@@ -110,6 +110,7 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
     struct link *l = arg;
     invariant(l->lookup && !l->ctx, "a lookup answers that was not asked");
     l->lookup = NULL;
+    ev_timer_stop(l->u->loop, &l->timer);
     for (; found && l->count < HOST_ADDRESSES; found = found->ai_next)
         resolve_number(found->ai_addr, found->ai_addrlen, l->addresses[l->count++]);
     l->looked_up(l, error);
