@@ -29,7 +29,8 @@ struct resolve;
 typedef void (*resolve_fn)(void *arg, const struct addrinfo *found, const char *error);
 
 /* Calls `done` once, in a later turn of the loop, unless resolve_cancel comes first. The result is valid until then.
- * `host` is copied, `loop` is borrowed; both are for the loop's own thread. The only time limit is the system's. */
+ * `host` is copied, `loop` is borrowed. To be called by the loop's own thread, like resolve_cancel. The only time limit
+ * is the system's. */
 struct resolve *resolve_start(struct ev_loop *loop, const char *host, int port, resolve_fn done, void *arg);
 /* Cancels a lookup: `done` will not be called. NULL is ignored. */
 void resolve_cancel(struct resolve *r);

@@ -209,13 +209,14 @@ struct tls_context *tls_context_new(const struct tls_options *options, tls_refus
 
 void tls_context_replace(struct tls_context *c, struct tls_context *fresh) {
     pthread_mutex_lock(&c->mutex);
-    struct tls_context old = *c;
+    SSL_CTX *ctx = c->ctx;
+    char *server_name = c->server_name;
     c->ctx = fresh->ctx;
     c->server_name = fresh->server_name;
     c->verify = fresh->verify;
     pthread_mutex_unlock(&c->mutex);
-    fresh->ctx = old.ctx;
-    fresh->server_name = old.server_name;
+    fresh->ctx = ctx;
+    fresh->server_name = server_name;
     tls_context_free(fresh);
 }
 

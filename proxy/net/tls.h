@@ -49,7 +49,8 @@ struct tls_options {
 /* Called for each invalid directive, with one line: directive, file, reason. */
 typedef void tls_refusal(void *arg, const char *directive, const char *text);
 
-/* Makes a context from the directives; the caller owns it. NULL: `refused` was called for each error. */
+/* Makes a context from the directives; the caller owns it. NULL: `refused` was called for each error. The passphrase is
+ * not kept. */
 struct tls_context *tls_context_new(const struct tls_options *options, tls_refusal *refused, void *arg);
 /* New connections use the contents of `fresh`, which is freed. Open connections stay as they are. Thread-safe. */
 void tls_context_replace(struct tls_context *context, struct tls_context *fresh);
@@ -65,7 +66,7 @@ struct tls *tls_new(struct tls_context *context, struct ev_loop *loop, int fd, c
 void tls_free(struct tls *t);
 
 /* Calls `done` once from the loop; error is NULL or a readable text, valid until tls_free. `done` may free the
- * connection. There is no time limit. */
+ * connection. There is no time limit: the owner frees the connection when it has waited too long. */
 void tls_handshake(struct tls *t, void (*done)(void *arg, const char *error), void *arg);
 /* Names the owner's watcher, after the handshake. While it watches EV_READ, it is also called if decrypted bytes wait
  * that the descriptor does not show. */

@@ -252,7 +252,7 @@ bool upstream_unsent(const struct upstream_request *r);
 void upstream_secret(struct upstream_request *r);
 
 /* Abandons a request: its reply will be dropped, no callback is called, and `r` is not touched after this call. */
-void upstream_abandon(struct upstream *u, struct upstream_request *r);
+void upstream_abandon(struct upstream_request *r);
 
 /* ---- dedicated lanes ---- */
 
@@ -265,7 +265,7 @@ struct upstream_claim {
 
 struct upstream_dedicated_events {
     void *arg;
-    /* Hands over a whole push; `data` is borrowed. */
+    /* Both may be NULL. Hands over a whole push; `data` is borrowed. */
     void (*push)(void *arg, const char *data, size_t len);
     /* Says that a connection of the lane is gone, and with it the state that the node kept for it. */
     void (*lost)(void *arg);

@@ -1,4 +1,5 @@
-/* A thread's connections to the witnesses, each with an upstream of its own, and the questions that are on their way.
+/*
+ * A thread's connections to the witnesses, each with an upstream of its own, and the questions that are on their way.
  */
 #include "proxy/witness/witness.h"
 
@@ -31,6 +32,7 @@ struct witness {
     int64_t votes_from_ms;    /* it came with a change of the set, and does not vote before; 0: it votes */
     bool voted;               /* it votes here, whatever it says of other proxies' changes */
     bool told;                /* it remembers that it came */
+    bool prepared;            /* it has been sent the script of releases */
     enum witness_answer last; /* WITNESS_DUE: none yet */
     uint64_t answers, failures;
 };
@@ -63,7 +65,7 @@ struct part {
     char answer[ANSWER_MAX];
 };
 
-enum question_kind { QUESTION_TAKE, QUESTION_FREE, QUESTION_TRUST, QUESTION_JOIN };
+enum question_kind { QUESTION_TAKE, QUESTION_FREE, QUESTION_TRUST, QUESTION_JOIN, QUESTION_PREPARE };
 
 struct question {
     struct list_node link;
@@ -169,6 +171,8 @@ static void witness_says(struct witness *m, enum witness_answer answer, int64_t 
     enum witness_answer before = m->last;
     long long quarantine_s = (quarantine_ms + 999) / 1000;
     m->last = answer;
+    if (answer >= WITNESS_QUARANTINED && before != answer)
+        m->prepared = false; /* it may have been started again */
     if (answer == WITNESS_SILENT && before != answer)
         log_warning("Witness %s does not answer", m->address);
     else if (answer == WITNESS_QUARANTINED && before != answer && m->votes_from_ms > 0)
@@ -341,7 +345,7 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
             *p = (struct part){.to = p->to};
             part_send(q, i, SCRIPT_WITNESS_FREE);
         } else if (!again && p->up.in_flight) {
-            upstream_abandon(p->to->upstream, &p->up);
+            upstream_abandon(&p->up);
             part_ends(p, WITNESS_SILENT);
         }
     }
@@ -374,10 +378,30 @@ static void question_send(struct question *q, enum script_id id, unsigned from, 
     question_look(q);
 }
 
+static const struct witness_lease no_lease = {.name = "", .token = ""};
+
+/* Frees no lock at the witnesses that may not know the script of releases, so that they learn it before the first
+ * release. Else that release would be answered with NOSCRIPT, and be repeated behind a later attempt on the same lock,
+ * which would be refused. */
+static void prepare(struct witnesses *set) {
+    for (unsigned i = 0; i < set->count; i++) {
+        struct witness *m = set->members[i];
+        if (m->prepared || m->last == WITNESS_SILENT)
+            continue;
+        m->prepared = true;
+        struct question *q = question_new(set, QUESTION_PREPARE, set->config.timeout_ms);
+        build_call(set, SCRIPT_WITNESS_FREE, &no_lease, 2);
+        word(&set->build, no_lease.token);
+        number(&set->build, no_lease.fence);
+        question_send(q, SCRIPT_WITNESS_FREE, i, 1);
+    }
+}
+
 void witness_take(struct witnesses *set, const struct witness_lease *lease, const char *over, int64_t promise_ms,
                   int64_t wait_ms, witness_done_fn done, void *arg) {
     invariant(promise_ms > 0 && promise_ms <= set->config.quarantine_ms,
               "S8: a promise of %lld ms may be forgotten by a witness that votes again", (long long)promise_ms);
+    prepare(set);
     struct question *q = question_new(set, QUESTION_TAKE, wait_ms);
     q->done = done;
     q->arg = arg;
@@ -401,7 +425,6 @@ void witness_free(struct witnesses *set, const struct witness_lease *lease) {
 }
 
 void witness_probe(struct witnesses *set) {
-    static const struct witness_lease none = {.name = "", .token = ""};
     /* Newcomers are to remember that they are: processes that are started meanwhile hear it from them. */
     for (unsigned i = 0; i < set->count; i++) {
         const struct witness *m = set->members[i];
@@ -414,7 +437,7 @@ void witness_probe(struct witnesses *set) {
         word(&set->build, set->config.space);
         question_send(q, SCRIPT_WITNESS_JOIN, i, 1);
     }
-    witness_take(set, &none, "", 1, set->config.timeout_ms, NULL, NULL);
+    witness_take(set, &no_lease, "", 1, set->config.timeout_ms, NULL, NULL);
 }
 
 const char *witness_trust(struct witnesses *set, const char *address, size_t len,

@@ -110,7 +110,7 @@ void witnesses_free(struct witnesses *set);
  * '=' and the token that the lease had at another proxy; "": none. The votes are counted after wait_ms at most. */
 void witness_take(struct witnesses *set, const struct witness_lease *lease, const char *over, int64_t promise_ms,
                   int64_t wait_ms, witness_done_fn done, void *arg);
-/* Tells all witnesses that a lease is over. */
+/* Tells all witnesses that a lease is over. The caller waits for no answer. */
 void witness_free(struct witnesses *set, const struct witness_lease *lease);
 /* Asks all witnesses whether they vote: for witness_look, and so that a quarantine begins soon after its cause. */
 void witness_probe(struct witnesses *set);

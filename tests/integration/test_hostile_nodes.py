@@ -1,10 +1,13 @@
 """Nodes that send what no Redis sends: numbers out of range, lengths without data."""
 
+import socket
+import threading
+
 import pytest
 
 from fake import FakeNode, slot_map, whole_map
 from helpers import polite, works_again
-from resp import Error
+from resp import Error, encode
 from servers import HOST, SLOTS, Proxy, slot_of, until
 
 GREATEST = 2**63 - 1
@@ -177,3 +180,46 @@ def test_a_report_fails_one_test(tmp_path):
         log.flush()
         with pytest.raises(AssertionError, match="runtime error"):
             proxy.check()
+
+
+def test_a_reply_before_the_master_is_confirmed(start_proxy, connect):
+    """A connection that was lost behind Sentinels waits until they have named the master again. What the node sends meanwhile is
+    no reply to anything."""
+    quiet = threading.Event()
+    quiet.set()
+    master = FakeNode(lambda words, connection: b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n" if words[0] == b"ROLE" else
+                      polite(words) or b"+fine\r\n")
+
+    def watch(words, connection):
+        if words[0] == b"SUBSCRIBE":
+            return b"*3\r\n" + bulk("subscribe") + bulk("+switch-master") + b":1\r\n"
+        if words[0] != b"SENTINEL":
+            return polite(words)
+        quiet.wait(10)
+        if words[1] == b"get-master-addr-by-name":
+            return b"*2\r\n" + bulk(HOST) + bulk(master.port)
+        return b"*2\r\n" + bulk("config-epoch") + bulk(1) if words[1] == b"MASTER" else b"*0\r\n"
+
+    sentinel = FakeNode(watch)
+    try:
+        proxy = start_proxy("sentinel mymaster %s:%d" % (HOST, sentinel.port))
+        client = connect(proxy)
+        until(lambda: client("GET", "k") == "fine", 10, "service")
+        quiet.clear()
+        with master.lock:
+            lost = len(master.connections)
+            for connection in master.connections:
+                if connection.request.fileno() >= 0:
+                    connection.request.shutdown(socket.SHUT_RDWR)
+        client.send(encode("GET", "k"))
+        until(lambda: len(master.connections) > lost, 10, "a new connection")
+        for connection in master.connections[lost:]:
+            connection.send(b"+surplus\r\n")
+        until(lambda: "it sent a reply without a request" in proxy.log(), 10, "its end")
+        quiet.set()
+        client.read()
+        until(lambda: client("GET", "k") == "fine", 10, "service")
+    finally:
+        quiet.set()
+        sentinel.stop()
+        master.stop()

@@ -280,6 +280,24 @@ def test_what_is_not_supported_is_refused(setting, connect):
     assert a("SETNX", "lock:q:n", "1") == 1
 
 
+def test_the_first_release_comes_before_a_later_attempt(setting, connect):
+    """New witnesses do not know the script of releases. The first release reaches them before an attempt that follows it, also
+    if they get both at once, and Redis does not know of the release."""
+    a, b, key = setting.client(connect, "a"), setting.client(connect, "b"), "lock:q:first"
+    until(lambda: a("SETNX", key, "a") == 1, TIMEOUT, "the lock")
+    until(lambda: all(record(w, key).get("token") for w in setting.witnesses), TIMEOUT, "the records")
+    setting.forget(key)
+    for w in setting.witnesses:
+        w.pause()
+    assert a("DEL", key) == 1, "a release waits for no witness"
+    b.send(encode("SETNX", key, "b"))
+    time.sleep(0.2)  # both are on their way to the witnesses
+    for w in setting.witnesses:
+        w.resume()
+    assert b.read() == 1
+    assert incidents(b, "remembered") == []
+
+
 def pair_of(n):
     return "lock:q:{m}a%d" % n, "lock:q:{m}b%d" % n
 

@@ -290,7 +290,7 @@ static void test_abandoned_in_flight(void **state) {
         for (int i = 0; i < COUNT; i++)
             CALL(&rig, &calls[i], -1, "INCR", "n");
         for (int i = 0; i < COUNT; i += 3) {
-            upstream_abandon(rig.u, &calls[i].r);
+            upstream_abandon(&calls[i].r);
             assert_false(calls[i].r.in_flight);
             memset(&calls[i], 0xee, sizeof(calls[i])); /* it is not touched again */
         }
@@ -319,7 +319,7 @@ static void test_abandoned_while_connecting(void **state) {
     CALL_ON(&rig, &before, &lane, -1, "ECHO", "before");
     CALL_ON(&rig, &gone, &lane, -1, "SET", "early", "1");
     CALL_ON(&rig, &after, &lane, -1, "EXISTS", "early");
-    upstream_abandon(rig.u, &gone.r);
+    upstream_abandon(&gone.r);
     memset(&gone, 0xee, sizeof(gone));
     AWAIT(&rig, after.done);
     ASSERT_REPLY(&before, "$6\r\nbefore\r\n");
@@ -330,9 +330,8 @@ static void test_abandoned_while_connecting(void **state) {
 }
 
 static void abandon_hook(struct call *c) {
-    struct rig *rig = c->hook_arg;
     if (!c->done)
-        upstream_abandon(rig->u, &c->r);
+        upstream_abandon(&c->r);
     c->hook = NULL;
 }
 
@@ -343,7 +342,6 @@ static void test_abandoned_inside_its_reply(void **state) {
     struct call big, after;
     CALL(&rig, &big, -1, "GET", "big");
     big.hook = abandon_hook;
-    big.hook_arg = &rig;
     CALL(&rig, &after, -1, "ECHO", "after");
     AWAIT(&rig, after.done);
     ASSERT_REPLY(&after, "$5\r\nafter\r\n");
@@ -616,7 +614,7 @@ static void test_free_fails_what_is_in_flight(void **state) {
     rig.hold = true;
     CALL(&rig, &waiting, -1, "PING");
     CALL(&rig, &gone, -1, "PING");
-    upstream_abandon(rig.u, &gone.r);
+    upstream_abandon(&gone.r);
     upstream_free(rig.u);
     rig.u = NULL;
     ASSERT_FAILED(&blocked, UPSTREAM_UNKNOWN, "UPSTREAM the proxy is stopping; the outcome of the request is unknown");
@@ -883,7 +881,7 @@ static void test_noise(void **state) {
         if (taken % 2)
             rig_turn(&rig);
         if (in_flight[2] && !calls[2].done && taken % 3) { /* its owner leaves, at any moment */
-            upstream_abandon(rig.u, &calls[2].r);
+            upstream_abandon(&calls[2].r);
             in_flight[2] = false;
             left++;
         }

@@ -217,7 +217,7 @@ static void test_ask(void **state) {
         snprintf(key, sizeof(key), "{%s}left", slot_tag((uint16_t)slot));
         rig_turn(&rig);
         CALL(&rig, abandoned, slot, "SET", key, "v");
-        upstream_abandon(rig.u, &abandoned->r);
+        upstream_abandon(&abandoned->r);
         free(abandoned);
     }
     for (int i = 0; i < COUNT; i++) {
@@ -281,7 +281,7 @@ static void test_tryagain(void **state) {
     CALL(&rig, &soon, slot, "MGET", a, b);
     CALL(&rig, gone, slot, "DEL", a, b);
     AWAIT(&rig, soon.redirects == 1 && gone->redirects == 1);
-    upstream_abandon(rig.u, &gone->r); /* waits for its delay: it is not sent */
+    upstream_abandon(&gone->r); /* waits for its delay: it is not sent */
     free(gone);
     migrate_key(b, 1, 2);
     AWAIT(&rig, soon.done);

@@ -314,7 +314,7 @@ static void blocked_left(struct request *r) {
         blocked_unpin(b, false);
         return;
     }
-    upstream_abandon(r->worker->upstream, &r->call.up); /* it may be waiting for the map */
+    upstream_abandon(&r->call.up); /* it may be waiting for the map */
     blocked_end(b, false, &not_sent);
     request_reply(r, "", 0, true);
 }

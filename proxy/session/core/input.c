@@ -195,7 +195,7 @@ void stream_drop(struct session *s) {
     stream_complete(st);
     if (!r)
         return;
-    upstream_abandon(s->worker->upstream, &r->call.up);
+    upstream_abandon(&r->call.up);
     stream_end(st, false);
     request_reply(r, "", 0, true);
 }

@@ -150,7 +150,7 @@ static void watched_left(struct request *r) {
         return;
     }
     if (!b->looks && !b->idle)
-        upstream_abandon(r->worker->upstream, &r->call.up); /* the call may be waiting for the cluster's map */
+        upstream_abandon(&r->call.up); /* the call may be waiting for the cluster's map */
     fence_transaction_end(b, false);
     request_reply(r, "", 0, true);
 }

@@ -83,7 +83,7 @@ void pubsub_drop(struct session *s) {
     memory_free(p);
     if (!waiting)
         return;
-    upstream_abandon(s->worker->upstream, &waiting->call.up); /* it may be waiting for the map */
+    upstream_abandon(&waiting->call.up); /* it may be waiting for the map */
     request_reply(waiting, "", 0, true);
 }
 

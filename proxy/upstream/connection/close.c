@@ -64,7 +64,8 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
         break;
     case CONN_LOST:
     case CONN_TIMEOUT:
-        /* The first loss before a reply may be of this connection alone. A pin may have waited for hours for one. */
+        /* The first loss before a reply may be of this connection alone. A pin may have waited for
+         * its first reply for hours. */
         failed = !c->proven && !c->pin && (end != CONN_LOST || n->failures > 0 || n->doubted);
         n->doubted |= !c->proven && !c->pin;
         if (failed)

@@ -292,7 +292,7 @@ static bool placeholder_may_last(const struct upstream_request *r) {
     return LIST_ENTRY(r, const struct placeholder, request)->may_last;
 }
 
-void upstream_abandon(struct upstream *u, struct upstream_request *r) {
+void upstream_abandon(struct upstream_request *r) {
     static const struct upstream_request_ops ops = {
         .reply = placeholder_reply, .fail = placeholder_fail, .may_last = placeholder_may_last};
     struct upstream_conn *c = r->conn;

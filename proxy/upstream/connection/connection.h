@@ -16,6 +16,7 @@
  */
 #pragma once
 
+/* All files of proxy/upstream/ get from here what most of them use. */
 #include <errno.h>
 #include <ev.h>
 #include <stdbool.h>

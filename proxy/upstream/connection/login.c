@@ -20,7 +20,8 @@
  * the session's own SELECT before, and decided whether it may use the database.
  *
  * The proxy's own password (login 0) may change. A node that does not know the new password gets the one before: its
- * refusal ends a prelude. Open connections log in again between two requests.
+ * refusal ends a prelude. Open connections log in again between two requests, and stay as they are if the node refuses
+ * that.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -126,9 +127,7 @@ static struct login *login_new(const char *user, size_t user_len, const char *pa
 }
 
 static void login_free(struct login *l) {
-    if (l)
-        explicit_bzero(l->bytes, l->user_len + l->password_len);
-    memory_free(l);
+    memory_forget(l, l ? sizeof(*l) + l->user_len + l->password_len : 0);
 }
 
 uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len) {
@@ -268,8 +267,7 @@ static bool login_append(struct upstream_conn *c, uint32_t login, bool before) {
     }
     iobuf_append_secret(&c->handshake, text, len);
     c->handshake_left++;
-    explicit_bzero(text, len);
-    memory_free(text);
+    memory_forget(text, len);
     return true;
 }
 
@@ -410,6 +408,5 @@ void conn_login_again(struct upstream_conn *c) {
     r->pinned = r->in_flight = true;
     conn_send(c, r);
     upstream_secret(r);
-    explicit_bzero(text, len);
-    memory_free(text);
+    memory_forget(text, len);
 }

@@ -120,7 +120,8 @@ static bool conn_check(struct upstream_conn *c, int64_t now) {
         if ((silent_ms < SILENT_MS && silent_ms < c->u->timeout_ms) || conn_has_news(c))
             return true;
         upstream_want_map(c->u);
-        /* Another node has taken over; a node that slots are just moving to has none yet, and never had. */
+        /* Another node may have taken over, and the node have vanished without closing its connections. A node that
+         * slots are just moving to has served none yet. */
         if (c->node->served && c->node->slots == 0) {
             conn_close(c, CONN_REPLACED, "it is silent, and another node serves its slots");
             return false;

@@ -97,8 +97,9 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     return true;
 }
 
-/* Sends a call of a script that the node does not know once more, with the script's source; unchanged, if a later
- * request has carried the source over the same connection: so of 10,000 requests in flight only one carries it. */
+/* Sends a call of a script that the node does not know once more, with the script's source. If a later request has
+ * carried the source over the same connection, the call is repeated unchanged behind that request: so of 10,000
+ * requests in flight only one carries the source. */
 static bool resend_script(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
     struct upstream_conn *c = r->conn;
     uint64_t *at = NULL; /* where the connection notes which request carried the source; NULL: no room */

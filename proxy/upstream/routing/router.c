@@ -74,8 +74,9 @@ bool wait_delay(struct upstream *u, struct upstream_request *r) {
     return true;
 }
 
-/* Repeats a request after the next round of the topology, or after MAP_WAIT_MS. It fails after the wait if its node is
- * still the one that can't be reached. The bytes are copied. False if it has waited too often. */
+/* Repeats a request after the next round of the topology, or after MAP_WAIT_MS. All requests of a connection wait
+ * together, so that they keep their order. A request fails after the wait if its node is still the one that can't be
+ * reached. The bytes are copied. False if it has waited too often. */
 static bool wait_map(struct upstream *u, struct upstream_request *r) {
     if (r->delays >= DELAYS_MAX)
         return false;
@@ -149,7 +150,8 @@ bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_no
     return upstream_map_is_old(u, n->failed_ms) || upstream_map_is_old(u, map_changed_ms());
 }
 
-/* Whether a request whose node is out of reach waits until the map shows whether another node has taken over. */
+/* Whether a request whose node is out of reach waits until the map shows whether another node has taken over: a thread
+ * without requests has not heard of a failover. */
 static __attribute__((noinline)) bool await_map(struct upstream *u, struct upstream_request *r,
                                                 struct upstream_node *to) {
     return !r->node && !r->asking && upstream_may_be_replaced(u, to ? to : choose_node(u, r)) && wait_map(u, r);
@@ -270,8 +272,7 @@ const char *upstream_submit_login(struct upstream *u, struct upstream_request *r
     request_begin(r, SLOT_NONE, NULL, &lane, bytes, len);
     const char *error = submit(u, r);
     upstream_secret(r);
-    explicit_bzero(bytes, len);
-    memory_free(bytes);
+    memory_forget(bytes, len);
     return error;
 }
 
@@ -326,7 +327,7 @@ bool upstream_hold(struct upstream_request *r) {
     LIST_EACH_SAFE(behind, &c->pending, struct upstream_request, link) {
         if (behind->affinity == r->affinity || behind->placeholder)
             continue;
-        upstream_abandon(c->u, behind); /* the reply on this connection is dropped; the placeholder keeps the bytes */
+        upstream_abandon(behind); /* the reply on this connection is dropped; the placeholder keeps the bytes */
         invariant(!behind->in_flight && behind->hops < HOPS_MAX, "a request has moved %u times", behind->hops);
         behind->hops++;
         behind->in_flight = true;

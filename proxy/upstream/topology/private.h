@@ -74,7 +74,7 @@ struct topology {
     int64_t asked_ms;                          /* when the last finished round was started */
     struct address *candidates;                /* of this round */
     size_t candidate_count, candidate_at;
-    struct address replicas[REPLICAS_MAX]; /* as the node named them that answered last */
+    struct address replicas[REPLICAS_MAX]; /* named by the node that answered last */
     size_t replica_count;
     bool before[UPSTREAM_OWNS]; /* a server has refused the login in use: it gets the one before it */
     bool refused;               /* the node being asked did not accept the login; the reason is its error */

@@ -110,6 +110,7 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
     struct link *l = arg;
     invariant(l->lookup && !l->ctx, "a lookup answers that was not asked");
     l->lookup = NULL;
+    ev_timer_stop(l->u->loop, &l->timer);
     for (; found && l->count < HOST_ADDRESSES; found = found->ai_next)
         resolve_number(found->ai_addr, found->ai_addrlen, l->addresses[l->count++]);
     l->looked_up(l, error);
@@ -158,13 +159,15 @@ void topology_add(struct topology *t, const struct address *at) {
 
 void topology_rotate(struct topology *t, size_t from) {
     invariant(from <= t->candidate_count, "candidate %zu of %zu", from, t->candidate_count);
-    struct address *part = t->candidates + from;
     size_t count = t->candidate_count - from;
-    for (size_t by = count > 1 ? upstream_random(t->u, (uint32_t)count) : 0; by > 0; by--) {
-        struct address first = part[0];
-        memmove(part, part + 1, (count - 1) * sizeof(*part));
-        part[count - 1] = first;
-    }
+    if (count < 2)
+        return;
+    size_t by = upstream_random(t->u, (uint32_t)count);
+    struct address *part = t->candidates + from, *copy = memory_alloc(count * sizeof(*copy));
+    for (size_t i = 0; i < count; i++)
+        copy[i] = part[(i + by) % count];
+    memcpy(part, copy, count * sizeof(*copy));
+    memory_free(copy);
 }
 
 void topology_reason(const struct topology *t, char *out, size_t size) {
@@ -233,8 +236,7 @@ void topology_login(struct topology *t, redisAsyncContext *ctx, enum upstream_ow
     if (!text)
         return;
     redisAsyncFormattedCommand(ctx, heard ? on_auth : NULL, t, text, len);
-    explicit_bzero(text, len);
-    memory_free(text);
+    memory_forget(text, len);
 }
 
 /* Asks the node at the next address of its name. */

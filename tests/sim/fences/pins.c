@@ -88,8 +88,8 @@ void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes
     text_append(&pin->calls[pin->count++].bytes, bytes, len);
 }
 
-void upstream_abandon(struct upstream *u, struct upstream_request *r) {
-    (void)u, (void)r;
+void upstream_abandon(struct upstream_request *r) {
+    (void)r;
     abort();
 }
 

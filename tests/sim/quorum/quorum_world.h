@@ -221,6 +221,7 @@ void wires_heal(struct world *w);
 void wires_close(struct world *w);
 
 /* proxies.c */
+extern struct world *the_world; /* for what knows no proxy: the clocks, and requests that are abandoned */
 void proxy_start(struct world *w, unsigned i);
 /* The process is gone, with all its memory. */
 void proxy_kill(struct world *w, unsigned i);

@@ -198,8 +198,8 @@ const char *upstream_submit(struct upstream *u, struct upstream_request *r, int 
     return NULL;
 }
 
-void upstream_abandon(struct upstream *u, struct upstream_request *r) {
-    LIST_FOREACH(it, &world_of(u)->messages) {
+void upstream_abandon(struct upstream_request *r) {
+    LIST_FOREACH(it, &the_world->messages) {
         struct q_message *m = LIST_ENTRY(it, struct q_message, link);
         if (m->request == r)
             m->request = NULL;
