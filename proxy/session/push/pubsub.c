@@ -1,5 +1,5 @@
 /*
- * Subscriptions and MONITOR: pins, each a feed, whose messages go to the client as they arrive.
+ * Subscriptions and MONITOR: pins (feeds) whose messages go to the client as they arrive.
  *
  *      SUBSCRIBE, PSUBSCRIBE ──> one feed, to any master      SSUBSCRIBE ──> a feed to the slot's node
  *      MONITOR ──> a feed to every master
@@ -8,9 +8,10 @@
  *                               └─ while a reply is being written: held until that has ended
  *
  * SUBSCRIBE and similar commands take a slot like any request, which ends with its last confirmation; later requests
- * wait for it. Confirmations are counted, to know when the last subscription has ended. Until then RESP2 permits few
- * commands; with RESP3, and during MONITOR, other commands work as usual. HELLO may change the client's protocol after
- * the feed was opened: messages differ only in the first byte and in nulls.
+ * wait for it, so the order is kept. Confirmations are counted, to know when the last subscription has ended. Until
+ * then RESP2 permits few commands; with RESP3, and during MONITOR, other commands work as usual. A message is written
+ * in the client's protocol, which HELLO may have changed since the feed was opened; messages differ only in the first
+ * byte and in nulls.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -497,14 +498,15 @@ static void unsubscribe_nothing(struct session *s, const struct request_class *k
 static enum dispatch_result sunsubscribe(struct session *s, const struct request_class *k) {
     struct pubsub *p = push_of(s)->pubsub;
     int64_t shards = p ? pubsub_shards(p) : 0;
-    bool all = k->request->argc == 1, sent = false; /* all channels, on all nodes */
+    bool all = k->request->argc == 1, sent = false; /* all channels, on all nodes; else those of one node */
     int slot = all ? SLOT_NONE : pin_slot(s, k->command, k->request, k->bytes);
     if (slot == SLOT_SEVERAL) {
         session_refuse(s, k->command, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
     }
     struct upstream_node *node = upstream_node_of_slot(s->worker->upstream, slot);
-    for (struct list_node *it = shards > 0 ? p->feeds.next : NULL; it && it != &p->feeds; it = it->next) {
+    for (struct list_node *it = shards > 0 ? p->feeds.next : NULL; it && it != &p->feeds && (all || !sent);
+         it = it->next) {
         struct feed *f = LIST_ENTRY(it, struct feed, link);
         if (all ? f->shards == 0 : f->node != node)
             continue;
