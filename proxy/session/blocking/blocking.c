@@ -97,9 +97,8 @@ static void unblock_ask(struct ev_loop *loop, struct ev_timer *timer, int events
         unblock_later(u);
         return;
     }
-    u->asking = request_internal(w);
+    u->asking = request_internal(w, unblock_answered);
     request_own(u->asking, &u->owner, &request_owner_silent);
-    u->asking->call.done = unblock_answered;
     build_start(w, 4);
     build_text(w, "CLIENT");
     build_text(w, "UNBLOCK");
@@ -562,8 +561,7 @@ static enum dispatch_result wait_dispatch(struct session *s, const struct reques
     struct waiting *t = wait_nodes(s);
     if (t->node_count == 0) {
         memory_free(t);
-        session_refuse(s, c, "UPSTREAM no master is known; the request was not sent");
-        return DISPATCHED;
+        return session_refuse(s, c, "UPSTREAM no master is known; the request was not sent");
     }
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, c);
@@ -593,14 +591,10 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     int slot = k->slot;
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* an earlier request may end its wait, or write before a WAIT */
-    if (!wait_is(c) && slot == SLOT_SEVERAL) {
-        session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-        return DISPATCHED;
-    }
-    if (!invariant(!(s->delays & DELAY_BLOCKED), "a session is blocked twice")) {
-        session_refuse(s, c, INVARIANT_REFUSED);
-        return DISPATCHED;
-    }
+    if (!wait_is(c) && slot == SLOT_SEVERAL)
+        return session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+    if (!invariant(!(s->delays & DELAY_BLOCKED), "a session is blocked twice"))
+        return session_refuse(s, c, INVARIANT_REFUSED);
     if (wait_is(c))
         return wait_dispatch(s, k);
     counter_add(&s->worker->counters.requests_forwarded, 1);

@@ -134,9 +134,10 @@ inline struct request *request_new(struct session *s, const struct command *comm
     return r;
 }
 
-struct request *request_internal(struct worker *w) {
+struct request *request_internal(struct worker *w, call_done_fn done) {
     struct request *r = request_take(w, NULL, NULL);
     list_init(&r->link);
+    r->call.done = done;
     return r;
 }
 

@@ -149,8 +149,9 @@ struct request_kept {
 void request_keep(struct request *r, const char *bytes, size_t len);
 /* Makes a request, with a slot at the end of the session's queue. */
 struct request *request_new(struct session *s, const struct command *command);
-/* Makes a request of the proxy itself, in no queue; it ends with request_reply(r, "", 0, true). */
-struct request *request_internal(struct worker *w);
+/* Makes a request of the proxy itself, in no queue, whose call has this `done`; it ends with request_reply(r, "", 0,
+ * true). */
+struct request *request_internal(struct worker *w, call_done_fn done);
 /* Frees half of the memory that is kept for future requests and calls; to be called once a second. */
 void request_pools_shrink(struct worker *w);
 /* Frees the only request of its session while it waits. No call may be in flight, and it must have no owner. It still

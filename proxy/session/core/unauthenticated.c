@@ -123,8 +123,7 @@ static void was_reset(struct call *c, const struct call_end *end) {
 }
 
 static void ask(struct worker *w, const struct upstream_lane *lane, const char *command, call_done_fn done) {
-    struct request *request = request_internal(w);
-    request->call.done = done;
+    struct request *request = request_internal(w, done);
     call_submit_lane(&request->call, SLOT_NONE, lane, command, strlen(command));
 }
 

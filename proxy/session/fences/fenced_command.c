@@ -733,12 +733,11 @@ void fence_looks_add(struct fence_looks *l, struct fence_question *q) {
     lane.dedicated = 0; /* the dedicated connection may be in MULTI */
     for (size_t i = q->here; i < q->count; i++) {
         const struct asked *a = &q->keys[i];
-        struct request *r = request_internal(w);
+        struct request *r = request_internal(w, look_done);
         struct look *look = memory_alloc(sizeof(*look));
         *look = (struct look){.looks = l, .question = q, .at = i};
         l->left++;
         request_own(r, &look->owner, &request_owner_silent);
-        r->call.done = look_done;
         r->call.up.script = script_get(SCRIPT_FENCE);
         struct part p = {q, i, 1, 0};
         build_head(l->session, NULL, &p, NULL, NULL, 3); /* fence.lua answers the fence of the lock's last lease */

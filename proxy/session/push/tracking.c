@@ -232,8 +232,7 @@ static struct call *tracking_before_call(struct session *s, struct call *c, cons
         return NULL;
     *bytes = s->before == CACHING_YES ? yes : no;
     *len = strlen(*bytes);
-    struct request *before = request_internal(s->worker);
-    before->call.done = call_swallow;
+    struct request *before = request_internal(s->worker, call_swallow);
     before->call.up.affinity = c->up.affinity;
     return &before->call;
 }
@@ -428,18 +427,14 @@ static bool caching(struct session *s, const struct request_class *k) {
 }
 
 enum dispatch_result tracking_dispatch(struct session *s, const struct request_class *k) {
-    if (class_arg_is(k, 1, "trackinginfo") || class_arg_is(k, 1, "getredir")) {
-        class_pass(s, k, SLOT_NONE);
-        return DISPATCHED;
-    }
+    if (class_arg_is(k, 1, "trackinginfo") || class_arg_is(k, 1, "getredir"))
+        return class_pass(s, k, SLOT_NONE);
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* another connection would overtake them */
     bool done = class_arg_is(k, 1, "tracking")   ? tracking(s, k)
                 : class_arg_is(k, 1, "no-touch") ? no_touch(s, k)
                                                  : caching(s, k);
-    if (!done)
-        class_pass(s, k, SLOT_NONE);
-    return DISPATCHED;
+    return done ? DISPATCHED : class_pass(s, k, SLOT_NONE);
 }
 
 const struct session_room tracking_room = {
