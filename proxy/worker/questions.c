@@ -129,9 +129,8 @@ void readiness_ask(struct worker *w) {
         if (!m->asked)
             continue;
         struct upstream_lane lane = {.dedicated = lost ? 0 : upstream_dedicated_own(w->upstream), .protocol = 2};
-        struct request *r = request_internal(w);
+        struct request *r = request_internal(w, readiness_answered);
         request_own(r, &m->owner, &patient_ops);
-        r->call.done = readiness_answered;
         if (lost) {
             build_start(w, 1);
             build_text(w, "PING");
@@ -172,8 +171,7 @@ static const char *info_field(const struct call_end *end, const char *name, size
 static void ask_info(struct worker *w, size_t master, const char *section, bool repeatable,
                      void (*done)(struct call *c, const struct call_end *end)) {
     static const struct upstream_lane lane = {.protocol = 2};
-    struct request *r = request_internal(w);
-    r->call.done = done;
+    struct request *r = request_internal(w, done);
     r->call.index = (uint32_t)master;
     r->call.count = (uint32_t)upstream_map_print(w->upstream); /* tells later which map the index belongs to */
     r->call.up.repeatable = repeatable;
@@ -294,7 +292,7 @@ static void presence_answered(struct call *c, const struct call_end *end) {
 static void presence_send(struct worker *w, const char *place) {
     const struct script *script = script_get(SCRIPT_PRESENCE);
     struct upstream_lane lane = {.dedicated = upstream_dedicated_own(w->upstream), .protocol = 2};
-    struct request *r = request_internal(w);
+    struct request *r = request_internal(w, presence_answered);
     request_own(r, &thread_of(w)->presence, &patient_ops);
     char key[64];
     snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-proxies", slot_tag(0));
@@ -308,7 +306,6 @@ static void presence_send(struct worker *w, const char *place) {
     build_text(w, place);
     thread_of(w)->presence_asking = true;
     w->own_works++;
-    r->call.done = presence_answered;
     r->call.up.repeatable = true;
     call_submit_lane(&r->call, 0, &lane, w->build.data, w->build.len);
 }

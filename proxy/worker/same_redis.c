@@ -65,8 +65,7 @@ static void build_set(struct worker *w, const char *what, const char *suffix, co
 static void ask_node(struct worker *w, struct upstream_node *node,
                      void (*done)(struct call *c, const struct call_end *end)) {
     static const struct upstream_lane lane = {.protocol = 2};
-    struct request *r = request_internal(w);
-    r->call.done = done;
+    struct request *r = request_internal(w, done);
     r->call.up.repeatable = !node;
     if (node)
         call_submit_node(&r->call, node, &lane, w->build.data, w->build.len);

@@ -7,7 +7,7 @@
  *                      └ out of reach: once there is a new map
  *
  * A blocked session's later requests wait, as in Redis. The pin closes with its client, so that no element is popped
- * for it. The errors that cause a repeat here never come after an execution.
+ * for a client that has left. The errors that cause a repeat here never come after an execution.
  *
  * WAIT and WAITAOF: how many replicas have what this session wrote.
  *
@@ -16,8 +16,9 @@
  *                   └─ master B: mark, WAIT 1 500 ──┴─> the least of the answers
  *
  * A node counts the replicas that have the last write of the asking connection. The session's writes went over shared
- * connections, which must not block. So the pin first sends a write of its own: a replica that has it also has the
- * session's writes. It sets and removes a key in one script, so replicas see it, and clients don't.
+ * connections, which must not block. So the pin first sends a write of its own, after all replies to the session: a
+ * replica that has this write also has the session's writes. The write sets and removes a key in one script, so
+ * replicas see it, and clients don't.
  *
  * For other clients it is one blocked client, until all masters have answered. So an UNBLOCK ends it at all masters,
  * even if the WAIT has not arrived at one yet. After one error the other replies do not matter.
@@ -37,12 +38,14 @@ enum { HOPS_MAX = 5, COUNTS_MAX = 2, WAIT_ERROR_MAX = 512, UNBLOCK_FIRST_MS = 2,
 
 /* ---- ending early ---------------------------------------------------------------------------------- */
 
-/* Ends what blocks on a session's pin: its client has shut down its side (printf ... | nc), or an operator ends a WAIT.
+/* Ends what blocks on a session's pin: its client has shut down its side (printf ... | nc), or an operator ends a WAIT
+ * at all its masters.
  *
  *      pin ── BLPOP k 0 ──> node          shared connection ── CLIENT UNBLOCK id ERROR ──> node, until it has ended
  *
- * Redis closes a connection whose client blocks and has shut down its side; a command that need not wait is answered.
- * Only the node knows which it is. UNBLOCK is repeated, since it may overtake the command. `hopeless` is called if the
+ * Redis closes a connection whose client blocks and has shut down its side. A command that need not wait is answered,
+ * and so are the requests behind it. Only the node knows whether the command blocks. UNBLOCK is repeated, since it may
+ * overtake the command. `hopeless` is called if the
  * node can't be asked, or does not permit it to the session's user; it may call unblock_stop. */
 typedef void (*unblock_hopeless_fn)(void *arg);
 
@@ -94,9 +97,8 @@ static void unblock_ask(struct ev_loop *loop, struct ev_timer *timer, int events
         unblock_later(u);
         return;
     }
-    u->asking = request_internal(w);
+    u->asking = request_internal(w, unblock_answered);
     request_own(u->asking, &u->owner, &request_owner_silent);
-    u->asking->call.done = unblock_answered;
     build_start(w, 4);
     build_text(w, "CLIENT");
     build_text(w, "UNBLOCK");
@@ -152,7 +154,7 @@ static void ask_number(struct request *r, struct upstream_pin *pin, call_done_fn
     call_submit_pin(call, pin, ask, sizeof(ask) - 1, false);
 }
 
-/* `pin` NULL: it was given back. */
+/* Takes the node's answer to ask_number. `pin` NULL: it was given back meanwhile. */
 static void number_learnt(struct upstream_pin *pin, const struct call_end *end) {
     struct resp_item item;
     const char *p = end->reply;
@@ -219,7 +221,8 @@ static void blocked_number(struct call *c, const struct call_end *end) {
     number_learnt(REQUEST_OWNER(c->request, struct blocked)->pin, end);
 }
 
-/* Asks the node to end the command of a client that has shut down its side, if it blocks. */
+/* Asks the node to end the command of a client that has shut down its side. A command that does not block is
+ * answered. */
 static void blocked_leaves(struct blocked *b) {
     b->meant = true;
     if (b->pin && !b->unblock)
@@ -301,8 +304,8 @@ static void blocked_in_vain(void *blocked) {
     blocked_unpin(blocked, false);
 }
 
-/* Gives up a command whose session has closed: its connection closes. On a semaphore the node is asked to end the
- * command, since it may have popped a token already: the reply tells. */
+/* Gives up a command whose session has closed: its connection closes, so that no element is popped for it. On a
+ * semaphore the node is asked to end the command, since it may have popped a token already: the reply tells. */
 static void blocked_left(struct request *r) {
     struct blocked *b = REQUEST_OWNER(r, struct blocked);
     if (b->pin && b->permits && !r->worker->stopping) {
@@ -365,7 +368,8 @@ static bool wait_is(const struct command *c) {
 
 /* ---- the end ------------------------------------------------------------------------------------- */
 
-/* Gives the pins back. Without `clean`, calls in flight fail at the end of the turn. */
+/* Gives the pins back. Without `clean`, calls in flight fail when the connections are closed, at the end of the
+ * turn. */
 static void wait_unpin(struct waiting *t, bool clean) {
     for (size_t i = 0; i < t->node_count; i++)
         unpin(t->nodes[i].worker, &t->nodes[i].pin, &t->nodes[i].unblock, clean);
@@ -557,8 +561,7 @@ static enum dispatch_result wait_dispatch(struct session *s, const struct reques
     struct waiting *t = wait_nodes(s);
     if (t->node_count == 0) {
         memory_free(t);
-        session_refuse(s, c, "UPSTREAM no master is known; the request was not sent");
-        return DISPATCHED;
+        return session_refuse(s, c, "UPSTREAM no master is known; the request was not sent");
     }
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, c);
@@ -588,14 +591,10 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     int slot = k->slot;
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* an earlier request may end its wait, or write before a WAIT */
-    if (!wait_is(c) && slot == SLOT_SEVERAL) {
-        session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-        return DISPATCHED;
-    }
-    if (!invariant(!(s->delays & DELAY_BLOCKED), "a session is blocked twice")) {
-        session_refuse(s, c, INVARIANT_REFUSED);
-        return DISPATCHED;
-    }
+    if (!wait_is(c) && slot == SLOT_SEVERAL)
+        return session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+    if (!invariant(!(s->delays & DELAY_BLOCKED), "a session is blocked twice"))
+        return session_refuse(s, c, INVARIANT_REFUSED);
     if (wait_is(c))
         return wait_dispatch(s, k);
     counter_add(&s->worker->counters.requests_forwarded, 1);

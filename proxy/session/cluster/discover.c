@@ -130,7 +130,6 @@ static void question_done(struct call *c, const struct call_end *end) {
 static void ask(struct worker *w, struct request *request, const struct session *s, const char *name, size_t len) {
     struct upstream_lane lane = s->lane;
     request_keep(request, name, len);
-    request->call.done = question_done;
     lane.db = lane.dedicated = 0; /* the dedicated connection may be in MULTI */
     lane.protocol = 2;
     build_start(w, 3);
@@ -154,6 +153,7 @@ bool discover(struct session *s, const struct resp_request *r, const char *bytes
         /* A request without a reply keeps the session's place, and holds its later requests back. */
         struct request *request = request_new(s, NULL);
         request_barrier(request);
+        request->call.done = question_done;
         ask(w, request, s, name, len);
         if (s->barrier > 0)
             return true;
@@ -164,7 +164,7 @@ bool discover(struct session *s, const struct resp_request *r, const char *bytes
         return false;
     if ((age < 0 || age > FRESH_MS) && !row->asking) {
         row->asking = true;
-        ask(w, request_internal(w), s, name, len);
+        ask(w, request_internal(w, question_done), s, name, len);
     }
     *command = &command_info_of(row->info, bytes, r)->command;
     return false;

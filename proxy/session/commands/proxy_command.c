@@ -103,8 +103,7 @@ void rights_ask_unauthenticated(struct worker *w) {
         return;
     w->unauthenticated_asked = true;
     struct upstream_lane lane = worker_unauthenticated_lane(w);
-    struct request *request = request_internal(w);
-    request->call.done = unauthenticated_judged;
+    struct request *request = request_internal(w, unauthenticated_judged);
     call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
 }
 

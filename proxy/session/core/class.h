@@ -12,7 +12,8 @@ enum { LOCK_NAME_MAX = 32 * 1024 };
 
 /* The rule in force for a key, if its mode is enforce; else NULL. */
 const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
-/* The rule of a key if it is enforced or audited, or of semaphores (rule->permits), or a fence (rule->fence). */
+/* The rule of a key if it is enforced or audited, or of semaphores (rule->permits); else the fence that matches it,
+ * which is no lock rule (rule->fence); else NULL. */
 const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len);
 
 struct request_class {
@@ -86,7 +87,7 @@ static inline int class_arg_choice(const struct request_class *k, size_t i, cons
 static inline enum dispatch_result class_pass(struct session *s, const struct request_class *k, int slot) {
     return session_forward(s, k->command, k->request, k->bytes, slot);
 }
-/* The same to the node of its keys; `done` takes the reply, and the request owns `owner` until then. */
+/* Forwards the request to the node of its keys; `done` takes the reply, and the request owns `owner` until then. */
 static inline enum dispatch_result class_forward(struct session *s, const struct request_class *k,
                                                  struct request_owner *owner, call_done_fn done) {
     counter_add(&s->worker->counters.requests_forwarded, 1);

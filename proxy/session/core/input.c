@@ -25,7 +25,8 @@
 enum {
     INPUT_START = 4096,               /* the first size of a session's buffer */
     INPUT_PAUSE = 1024 * 1024,        /* the most bytes read ahead while a session has to wait */
-    INPUT_BLOCKED = 16 * INPUT_PAUSE, /* the same while it may wait for any time: a disconnect is visible behind them */
+    INPUT_BLOCKED = 16 * INPUT_PAUSE, /* the same while it may wait for any time: a disconnect is only visible after the
+                                         bytes before it */
     INPUT_SHARE = 64 * 1024           /* the same while the worker's buffers are full */
 };
 
@@ -34,7 +35,8 @@ enum {
 static const char FORWARDED[] =
     "Protocol error: a PROXY protocol header from an address that proxy-protocol does not name";
 
-/* Whether the waiting bytes are a header of version 2 behind its empty lines; its NUL byte would wait for ever. */
+/* Whether the waiting bytes are a header of version 2, after its first lines, which are empty. Without this check its
+ * NUL byte would make it wait for ever, as in Redis. */
 static inline bool waits_forwarding(const char *data, size_t len) {
     static const char rest[] = "\0\r\nQUIT\n";
     return len >= sizeof(rest) - 1 && data[0] == '\0' && memcmp(data, rest, sizeof(rest) - 1) == 0;
@@ -209,7 +211,8 @@ static void session_protocol_error(struct session *s, const char *error) {
     session_finish(s);
 }
 
-/* Encodes a request in canonical form and dispatches it: it is inline, or only Redis's parser accepts its form. */
+/* Encodes a request in canonical form and dispatches it: an inline request, or one in a form that only Redis's own
+ * parser accepts. */
 static enum dispatch_result dispatch_encoded(struct session *s, const struct resp_request *r, const char *data) {
     struct worker *w = s->worker;
     struct text encoded = {0};
@@ -298,7 +301,8 @@ static bool session_owes(struct session *s) {
     return s->delays & DELAY_OWES;
 }
 
-/* Whether the next request has to wait: one in flight changes the session, is redirected, or is from an older map. */
+/* Whether the next request has to wait for the requests in flight: because one of them changes the session (SELECT), is
+ * on its way to another node, or was sent before slots moved. */
 static bool session_must_wait(struct session *s) {
     if (s->in_flight == 0) {
         s->epoch = upstream_epoch(s->worker->upstream);
@@ -310,7 +314,8 @@ static bool session_must_wait(struct session *s) {
            (s->epoch != upstream_epoch(s->worker->upstream));
 }
 
-/* Begins to forward an incomplete request. True: it has to wait, perhaps for the node's word about its client. */
+/* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. It waits also until the node
+ * has said whether it serves clients without login, since it may have to be refused. */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
     invariant(!s->stream, "two requests are forwarded at once");
     enum dispatch_result result = DISPATCH_WAIT;
@@ -330,8 +335,9 @@ static bool session_starts_stream(struct session *s, struct resp_request *scanne
     return result == DISPATCH_WAIT;
 }
 
-/* Dispatches the complete requests in [data, data + len). Returns the bytes consumed; *waits: a complete request has to
- * wait. The scanner keeps its place in an incomplete request, unless that is forwarded as a stream. */
+/* Dispatches the complete requests in [data, data + len). Returns the bytes consumed; *waits is set if a complete
+ * request has to wait. The scanner keeps its place in an incomplete request, unless the request is forwarded as a
+ * stream. */
 static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len, bool *waits) {
     size_t used = 0;
     struct resp_limits limits = {.bulk_max = s->worker->config->bulk_max};
@@ -366,11 +372,11 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
             enum dispatch_result result = encoded ? dispatch_encoded(s, scanner, data + used)
                                                   : s->worker->hooks->dispatch(s, scanner, data + used);
             session_count(s, result);
-            *waits = result == DISPATCH_WAIT;
-        }
-        if (*waits) {
-            resp_request_reset(scanner);
-            break;
+            if (result == DISPATCH_WAIT) {
+                resp_request_reset(scanner);
+                *waits = true;
+                break;
+            }
         }
         used += scanner->len;
         resp_request_next(scanner);
@@ -487,14 +493,14 @@ static void session_scan_input(struct session *s) {
             return;
         in->start += taken;
     }
-    if (in->later > 0 && !s->stream) { /* the bytes before the mark */
+    if (in->later > 0 && !s->stream) { /* the bytes before the mark: if a request ends there, the next one came in a
+                                          later read, while earlier ones were unanswered */
         size_t used = session_scan(s, &in->scanner, in->data + in->start, in->later, &waits);
         invariant(used <= in->later, "%zu bytes were used of %zu", used, in->later);
         if (s->state != SESSION_OPEN)
             return;
         in->start += used;
-        s->overlaps |=
-            used == in->later; /* the next request came in a later read, while earlier ones were unanswered */
+        s->overlaps |= used == in->later;
         in->later = waits ? in->later - used : 0;
     }
     if (!waits && !s->stream && s->state == SESSION_OPEN)
@@ -527,7 +533,8 @@ void session_resume(struct session *s) {
         session_unread(s, UNREAD_STREAM, session_stream_full(s));
 }
 
-/* Takes bytes that were read while none waited. What can't be dispatched yet is kept, with the worker's scanner. */
+/* Takes bytes that were read while none waited. Those that can't be dispatched yet are kept, with the worker's scanner
+ * and its place in an incomplete request. */
 static void session_got(struct session *s, const char *data, size_t len) {
     struct worker *w = s->worker;
     bool waits;

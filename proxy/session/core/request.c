@@ -80,7 +80,8 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
     return r;
 }
 
-/* For how many seconds replies count as long; from how many bytes on, beside other requests in flight, and alone. */
+/* LONG_LASTS: how many seconds a session counts as one with long replies. LONG_BURST, LONG_ALONE: from how many bytes
+ * of replies on; with other requests of the session in flight, and without. */
 static const double LONG_LASTS = 10.;
 enum { LONG_BURST = 256 * 1024, LONG_ALONE = 4 * 1024 * 1024 };
 
@@ -94,7 +95,7 @@ static __attribute__((noinline)) void session_choose_long(struct session *s) {
 }
 
 /* Notes a part of a long reply. Once a session's replies are known to be long, other sessions use another connection,
- * and later it does, too. So another session waits at most for the replies of one window. */
+ * and later this session does, too. So another session waits at most for the replies of one window. */
 static __attribute__((noinline)) void session_note_long(struct session *s, const struct request *r, size_t len) {
     s->burst += len;
     if (s->burst < LONG_BURST || (s->in_flight < 2 && s->burst < LONG_ALONE))
@@ -112,8 +113,9 @@ static __attribute__((noinline)) void session_tell_next(struct session *s) {
     ROOMS_CALL(s->worker, request_next, s);
 }
 
-/* A script may run for any time, so it has a connection of its own: the node answers other sessions with BUSY, and
- * receives SCRIPT KILL. A session that tracks keys already has one, on which the node must see all that it does. */
+/* A script may run for any time, so it has a connection of its own, and other sessions don't wait behind it: the node
+ * answers them with BUSY, and receives SCRIPT KILL. The session's requests after the script stay behind it. A session
+ * that tracks keys already has its own connection, and the node must see its reads and writes on the same one. */
 inline struct request *request_new(struct session *s, const struct command *command) {
     if (s->in_flight == 0) {
         bool script = command && (command->flags & COMMAND_RUNS_CODE) && s->lane.dedicated == 0;
@@ -132,9 +134,10 @@ inline struct request *request_new(struct session *s, const struct command *comm
     return r;
 }
 
-struct request *request_internal(struct worker *w) {
+struct request *request_internal(struct worker *w, call_done_fn done) {
     struct request *r = request_take(w, NULL, NULL);
     list_init(&r->link);
+    r->call.done = done;
     return r;
 }
 
@@ -417,7 +420,7 @@ static void call_fail(struct upstream_request *up, enum upstream_failure why, co
     c->done(c, &end);
 }
 
-/* Limits the memory for a reply to a lock's script: of a longer one the bytes so far are dropped. */
+/* Limits the memory for a reply to a lock's script: if the reply is too long, the bytes so far are dropped. */
 static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, bool last) {
     int64_t most = c->request->worker->config->bulk_max;
     if (most < COLLECTED_LEAST)
@@ -487,8 +490,8 @@ static bool request_uses_slot(const struct request *r, int slot) {
     return false;
 }
 
-/* Whether a call may wait, although later requests would overtake it. Lock scripts may: commands on their keys wait. An
- * application's script may be overtaken by the step after it, which waits as well, or finds nothing. */
+/* Whether a call may wait, although later requests would overtake it. Lock scripts may: commands on their keys wait for
+ * them. An application's script may be overtaken by the step after it, which waits as well, or finds nothing. */
 static bool call_may_wait(const struct upstream_request *up) {
     const struct call *c = (const struct call *)(const void *)up;
     const struct request *r = c->request;

@@ -22,7 +22,8 @@ struct lock_call;
 struct request_owner;
 
 enum {
-    COLLECTED_LEAST = 64 * 1024 * 1024, /* longest reply of a lock script that is collected, or what a value may have */
+    COLLECTED_LEAST = 64 * 1024 * 1024, /* longest reply of a lock script that is collected, in bytes; or as long as a
+                                           value may be, if that is more */
     CALL_INLINE = 88                    /* bytes of a waiting reply kept without an allocation */
 };
 
@@ -36,7 +37,8 @@ struct call_end {
     enum upstream_failure why;
 };
 
-/* The error that the call ended with, of *len bytes without '-' and line end, borrowed; NULL: it ended without one. */
+/* The error that the call ended with, Redis's or the proxy's, of *len bytes without '-' and line end, borrowed. NULL:
+ * it ended without one. */
 const char *call_end_error(const struct call_end *end, size_t *len);
 
 /* Whether a reply begins with this text; whether it is a redirect to another node. */
@@ -88,7 +90,8 @@ void call_submit_node(struct call *c, struct upstream_node *node, const struct u
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-/* A request's owner is what it belongs to besides its session: a transaction, a split. Each function may be NULL. */
+/* A request's owner is the structure that it belongs to besides its session: a blocking command, a transaction, a
+ * split, ... Each function may be NULL. */
 struct request_owner_ops {
     /* The session has ended while the request is in flight; the owner may end the request. */
     void (*left)(struct request *r);
@@ -137,7 +140,7 @@ static inline void request_own(struct request *r, struct request_owner *owner, c
 static inline void request_disown(struct request *r) {
     r->owner = NULL;
 }
-/* A copy of bytes that a request keeps until it ends, as its owner. */
+/* Bytes that a request keeps until it ends, as its owner; request_keep copies them. */
 struct request_kept {
     struct request_owner owner; /* first */
     size_t len;
@@ -146,15 +149,17 @@ struct request_kept {
 void request_keep(struct request *r, const char *bytes, size_t len);
 /* Makes a request, with a slot at the end of the session's queue. */
 struct request *request_new(struct session *s, const struct command *command);
-/* Makes a request of the proxy itself, in no queue; it ends with request_reply(r, "", 0, true). */
-struct request *request_internal(struct worker *w);
+/* Makes a request of the proxy itself, in no queue, whose call has this `done`; it ends with request_reply(r, "", 0,
+ * true). */
+struct request *request_internal(struct worker *w, call_done_fn done);
 /* Frees half of the memory that is kept for future requests and calls; to be called once a second. */
 void request_pools_shrink(struct worker *w);
-/* Frees the only request of its session, without owner, while no call of it is in flight. It still counts as in flight;
- * request_unpark makes it again. */
+/* Frees the only request of its session while it waits. No call may be in flight, and it must have no owner. It still
+ * counts as in flight; request_unpark makes it again. */
 void request_park(struct request *r);
 struct request *request_unpark(struct session *s, const struct command *command);
-/* Makes the session's later requests wait until it has ended: it changes the session, or may be sent twice. */
+/* Makes the session's later requests wait until the request has ended: it changes the session's state, or is a script
+ * on the same keys, which may have to be sent twice. */
 void request_barrier(struct request *r);
 /* Adds bytes to the reply. `last` ends the request; the call may free it. */
 void request_reply(struct request *r, const char *data, size_t len, bool last);
@@ -183,7 +188,8 @@ void key_list_clear(struct key_list *list);
 int key_list_slot(const struct session *s, const struct resp_request *r, const char *bytes, const uint32_t *keys,
                   size_t count);
 
-/* Whether a key is a guard record. A client that could write one could take a lock. */
+/* Whether a key is a guard record. Only the scripts may write guard records: a client that could write one could take a
+ * lock. */
 static inline bool key_is_guard(const char *key, size_t len) {
     static const char prefix[8] = {'l', 'o', 'c', 'k', 'k', 'e', 'e', 'p'};
     return len > sizeof(prefix) && memcmp(key, prefix, sizeof(prefix)) == 0 && lock_guard_is(key, len);

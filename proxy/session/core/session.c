@@ -50,7 +50,8 @@ void session_mark_runnable(struct session *s) {
  *      commands queued by MULTI           overwritten when they are freed
  *      logins                             upstream/connection/login.c's, while a session is logged in with them
  *
- * The buffers are the worker's or the session's, so this may write to them, although requests take them as constant. */
+ * The buffers belong to the worker or the session, so this may write to them, although requests take them as constant.
+ */
 void secret_overwrite(const char *data, size_t len) {
     if (len > 0 && len <= WORKER_SCRATCH)
         explicit_bzero((char *)(uintptr_t)data, len);
@@ -123,9 +124,8 @@ void session_close(struct session *s, const char *reason) {
     ev_io_stop(w->loop, &s->io);
     stream_drop(s);
     session_go_on(s);
-    for (struct request *r;
-         (r = LIST_SHIFT(&s->requests, struct request, link));) { /* their calls continue without it */
-        r->session = NULL;
+    for (struct request *r; (r = LIST_SHIFT(&s->requests, struct request, link));) {
+        r->session = NULL; /* its calls continue without it */
         if (r->done)
             request_reply(r, "", 0, true);
         else if (r->owner && r->owner->ops->left)
@@ -371,7 +371,8 @@ static bool limit_is_strict(int64_t limit) {
     return limit > 0 && limit < OUTPUT_STRICT;
 }
 
-/* Stops reading a long reply that comes faster than the client reads. A small limit drops the client, as in Redis. */
+/* Stops reading a long reply that comes faster than the client reads. If a small limit is set, the client is dropped
+ * instead, as in Redis. */
 static void session_hold(struct session *s) {
     invariant(!(s->delays & DELAY_OUTPUT), "a reply is held twice");
     const struct config *c = s->worker->config;
@@ -382,8 +383,9 @@ static void session_hold(struct session *s) {
 }
 
 /* Whether the output waits for the session's next reply: its input waits for a lock command in flight. A session's
- * commands on one lock run one after another, so their replies come one by one. A write for each was more than half of
- * what pipelined lock commands cost the proxy. A reply waits for three times as long as its own request has taken since
+ * commands on one lock run one after another, so their replies come one by one. Redis writes the replies of a pipeline
+ * together, and so does the proxy: a write for each reply was more than half of what pipelined lock commands cost it. A
+ * reply waits for three times as long as its own request has taken since
  * the client's last bytes came, but for GATHER_US at least and GATHER_MOST_US at most: the busier the machine is, the
  * fewer writes there are. */
 static __attribute__((noinline)) bool gathers(struct session *s) {
@@ -437,7 +439,8 @@ void session_flush(struct session *s) {
     else if (s->out.unsent < OUTPUT_LOW && (s->delays & DELAY_OUTPUT))
         session_go_on(s);
     session_watch(s, s->out.unsent > 0);
-    /* Requests go on that waited until the client had read. If it owes too much only now, its input is read again. */
+    /* Requests continue that waited until the client had read its replies. If the client owes too much only now, its
+     * input is read from now on. */
     bool eased = (s->delays & DELAY_OWES) && s->out.unsent < OUTPUT_LOW;
     bool owes_now = !(s->delays & DELAY_OWES) && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
     if (eased)

@@ -178,8 +178,8 @@ void session_identify(struct session *s);
 /* Writes the session's name for incidents, "10.0.0.5:3321 name"; returns its length. */
 size_t session_who(const struct session *s, char *out, size_t size);
 
-/* Writes the client's host, by which limits per client are counted: IPv6 addresses by their /64, all clients of a unix
- * socket as one. Returns `out`. */
+/* Writes the client's host, without the port, by which limits per client are counted: IPv6 addresses by their /64, all
+ * clients of a unix socket as one. Returns `out`. */
 const char *session_host(const struct session *s, char *out, size_t size);
 /* Writes a client's address: "10.0.0.5:3321", "[::1]:3321", "unix:0". */
 void session_address_text(const struct sockaddr_storage *a, char *out, size_t size);
@@ -214,7 +214,8 @@ static inline bool session_unauthenticated(const struct session *s) {
 static inline bool session_doubted(const struct session *s) {
     return s->worker->strangers == UNAUTHENTICATED_UNKNOWN && s->authenticated && session_is_stranger(s);
 }
-/* For a session in doubt. NULL: the node is being asked, and the request waits for its answer. Else its error. */
+/* For a session in doubt. NULL: the node is being asked, and the request waits for its first answer. Else the error for
+ * the request: there is no answer now. */
 const char *session_await_word(struct session *s);
 
 /* Notes that a request goes to the node of this slot; -1: to none. */

@@ -1,7 +1,7 @@
 /*
  * A worker, as sessions see it: one thread with its loop, its upstream, its sessions, and the memory and the clock that
- * they share. proxy/worker/ runs it and accepts its clients. What all workers share, the program owns, and all threads
- * borrow. Each worker points to the configuration itself.
+ * they share. proxy/worker/ runs it and accepts its clients. The program owns what all workers share; all threads
+ * borrow it. Each worker points to the configuration itself.
  */
 #pragma once
 
@@ -160,13 +160,15 @@ enum strangers { UNAUTHENTICATED_UNKNOWN, UNAUTHENTICATED_REFUSED, UNAUTHENTICAT
 /* CLIENT PAUSE of writes or of all, PROXY PAUSE; the later one is the stricter. */
 enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL, PAUSE_PROXY };
 
-/* A job for the end of the turn. First member of its memory, which the worker frees after the job has run. */
+/* A job for the end of the turn, in the worker's thread. First member of its memory, which the worker frees after the
+ * job has run. */
 struct worker_job {
     struct list_node link;
     void (*run)(struct worker *w, struct worker_job *job);
 };
 
-/* A long task, done in one step each turn; one task after the other. First member of its memory, freed at the end. */
+/* A long task, done in one step each turn so that it delays no session; one task after the other. First member of its
+ * memory, which the worker frees when the task is done. */
 struct worker_slices {
     struct list_node link;
     bool (*step)(struct worker *w, struct worker_slices *work); /* returns whether there is more */
@@ -242,8 +244,8 @@ struct worker {
     char probe_error[PROBE_ERROR_MAX]; /* the reason: the error for sessions that waited for the answer */
     uint64_t arrivals;                 /* how many sessions without login have come (or have logged out) */
     uint64_t asked;                    /* the value of `arrivals` when the node was last asked */
-    uint64_t served;                   /* the same, when it last answered with "served": these sessions stay served */
-    struct durations durations;        /* what it measures */
+    uint64_t served;            /* `arrivals` at the last question that it answered with "served": they stay so */
+    struct durations durations; /* what it measures */
 };
 
 enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000, OLDEST_SHOWN_MAX = 100 };
@@ -262,17 +264,19 @@ static inline int64_t worker_turn_us(struct worker *w) {
         w->turn_us = clock_us();
     return w->turn_us;
 }
-/* Call the engine in so many ms at the latest, since leases may be due then; in so many seconds. */
+/* Calls the engine in so many ms at the latest, since leases may be due then. */
 void worker_engine_due(struct worker *w, int64_t in_ms);
+/* Sets the timer of the engine's next call, in seconds from now. */
 void worker_engine_arm(struct worker *w, double wait);
 /* worker_enter makes the calling thread the worker's (NULL: no worker's); worker_here returns the thread's worker. */
 void worker_enter(struct worker *w);
 struct worker *worker_here(void);
-/* Add a job for the end of the turn; run all jobs. */
+/* worker_add_job adds a job for the end of the turn; worker_run_jobs runs all jobs. */
 void worker_add_job(struct worker *w, struct worker_job *job);
 void worker_run_jobs(struct worker *w);
-/* Add a long task, to begin in a later turn after the tasks before it; do one step: whether there are more. */
+/* Adds a long task, to begin in a later turn after the tasks before it. */
 void worker_add_slices(struct worker *w, struct worker_slices *work);
+/* Does one step of the current task. Returns whether there are more. */
 bool worker_run_slice(struct worker *w);
 /* The lane for the proxy's questions about clients without login. */
 struct upstream_lane worker_unauthenticated_lane(const struct worker *w);
@@ -280,11 +284,12 @@ struct upstream_lane worker_unauthenticated_lane(const struct worker *w);
  * password; logs it now and then. */
 bool worker_denies(struct worker *w, const struct sockaddr_storage *peer);
 extern const char WORKER_DENIED[];
-/* Ask the node again whether it serves clients without login; w->probed gets the result. worker_probe_again: unless it
- * was asked just now. */
+/* Asks the node again whether it serves clients without login; w->probed gets the result. worker_probe_again does so
+ * unless the node was asked just now. */
 void worker_probe(struct worker *w);
 void worker_probe_again(struct worker *w);
-/* A node has refused a client without login: it is asked again, also for sessions that were served before. */
+/* Notes that a node has refused a client without login: the node is asked again, and the answer applies also to
+ * sessions that were served before. */
 void worker_doubt_word(struct worker *w);
 /* Lets sessions with waiting input continue. */
 void worker_wake_waiting(struct worker *w);

@@ -1,5 +1,6 @@
 /*
- * Whether the node serves clients without login: it is asked now and then, for the sessions that have come before.
+ * Whether the node serves clients without login: it is asked now and then, and its answer counts for the sessions that
+ * have come before.
  */
 #include <netinet/in.h>
 #include <stdio.h>
@@ -47,7 +48,8 @@ bool worker_denies(struct worker *w, const struct sockaddr_storage *peer) {
     return true;
 }
 
-/* Takes the node's answer. As on a node itself, a session that was served stays served if a password is set later. */
+/* Takes the node's answer. It counts for the sessions that had come before the question. As on a node itself, a session
+ * that was served then stays served if a password is set later. */
 static void take_word(struct worker *w, const char *reply) {
     invariant(w->probing && w->asked <= w->arrivals, "asked for %llu of %llu sessions", (unsigned long long)w->asked,
               (unsigned long long)w->arrivals);
@@ -98,7 +100,8 @@ static void probed(struct call *c, const struct call_end *end) {
     w->probed(w, end->error);
 }
 
-/* The answer to CONFIG GET protected-mode. A node that does not tell is not the user's own here, or has rights. */
+/* Takes the answer to CONFIG GET protected-mode. A node that does not tell is not the user's own on this machine, or it
+ * has users and rights. */
 static void protection_told(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     const char *p = end->reply, *over = p ? p + end->len : p;
@@ -120,8 +123,7 @@ static void was_reset(struct call *c, const struct call_end *end) {
 }
 
 static void ask(struct worker *w, const struct upstream_lane *lane, const char *command, call_done_fn done) {
-    struct request *request = request_internal(w);
-    request->call.done = done;
+    struct request *request = request_internal(w, done);
     call_submit_lane(&request->call, SLOT_NONE, lane, command, strlen(command));
 }
 
@@ -134,7 +136,8 @@ struct upstream_lane worker_unauthenticated_lane(const struct worker *w) {
     return (struct upstream_lane){.login = unauthenticated_are_known(w) ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
 }
 
-/* An old connection without login was accepted earlier: RESET makes it like a new one. HELLO is answered when PING is,
+/* An old connection without login does not show what a new one would: it was accepted earlier. RESET makes it like a
+ * new one. HELLO is answered when PING is,
  * and needs no right, so it does not appear in ACL LOG. */
 void worker_probe(struct worker *w) {
     if (w->probing)

@@ -16,13 +16,14 @@
  *
  * A session that waits this way has no place in Redis's queue of blocked clients: an element that comes between two
  * attempts goes to a client that Redis itself blocks. Scripts of Redis 7.0 must not call blocking commands either:
- * BLPOP a b 5 becomes an LPOP of the first key that has an element.
+ * BLPOP a b 5 becomes an LPOP of the first of the two keys that has an element.
  *
  * If a lock is in another slot, WATCH covers its watermark. fence.lua raises the watermark before that: a change by the
  * connection itself makes EXEC fail, too.
  *
  * All this goes over a connection of the session's own, and the session's later requests wait. Nothing is sent behind
- * MULTI before MULTI is answered: if the node refused it, it would execute the commands behind it at once.
+ * MULTI before MULTI is answered: if the node refused MULTI, it would execute the commands behind it at once.
+ * fenced_command.c makes the question, and reads its answer.
  */
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +50,8 @@ struct fence_transaction {
     bool asking;                   /* an attempt is under way on the connection */
     bool refused;                  /* fence.lua has refused; `answer` has its reply */
     char error[ERROR_MAX];         /* the attempt's first error for a command before the last one; "": none */
-    bool blocks;                   /* a blocking command; the fields up to `unblock_error` are its own */
+    bool blocks;                   /* a blocking command, which keeps its connection between attempts; the fields up to
+                                      `unblock_error` are its own */
     struct ev_timer timer;         /* for the next attempt */
     double until;                  /* by worker_steady; 0: the wait has no end */
     unsigned delays;               /* how many passing errors in a row it has met */
@@ -64,7 +66,8 @@ struct fence_transaction {
 
 /* ---- the form that does not block ------------------------------------------------------------------- */
 
-/* Whether the argument is a timeout in the usual notation. Redis accepts others, too. */
+/* Whether the argument is a timeout in the usual notation. Redis accepts some other notations, too. The proxy does not
+ * try to tell which. */
 static bool is_time(const struct request_class *k, size_t at) {
     enum { DIGITS_MAX = 9 };
     size_t len, digits = 0, dots = 0;
@@ -142,7 +145,8 @@ static void fence_transaction_fail(struct fence_transaction *b, const char *erro
     request_fail(r, copy);
 }
 
-/* Gives up a write whose session has closed. The call of an attempt under way fails at the end of the turn. */
+/* Gives up a write whose session has closed. If an attempt is under way, its connection closes, and its call fails at
+ * the end of the turn. */
 static void watched_left(struct request *r) {
     struct fence_transaction *b = REQUEST_OWNER(r, struct fence_transaction);
     if (b->pin && b->asking) {
@@ -285,7 +289,8 @@ static void fence_transaction_more(struct fence_transaction *b, int64_t least_ms
     retry_arm(b, least_ms);
 }
 
-/* Whether an attempt of a blocking command failed by an error that passes, and another attempt follows. */
+/* Whether an attempt of a blocking command failed by an error that passes, before anything was done. If so, another
+ * attempt follows. */
 static bool fence_transaction_passes(struct fence_transaction *b, const char *error) {
     struct upstream *u = b->request->worker->upstream;
     if (!b->blocks || !b->request->session ||
@@ -315,6 +320,24 @@ static bool judged_anew(const struct fence_transaction *b) {
     return outdated;
 }
 
+/* Ends the write with the refusal of fence.lua. If the session would be judged by another lease now, tries again. */
+static void fence_transaction_refused(struct fence_transaction *b) {
+    invariant(b->refused && b->answer.len > 0, "S7: a write is refused without a refusal");
+    struct request *r = b->request;
+    struct text out = {0};
+    if (judged_anew(b)) {
+        b->refused = b->asking = false;
+        b->answer.len = 0;
+        fence_transaction_unpin(b, false); /* the connection is in a MULTI */
+        fence_transaction_more(b, 0);
+        return;
+    }
+    fence_reply(r->session, b->question, b->answer.data, b->answer.len, &out);
+    fence_transaction_end(b, false);
+    request_reply(r, out.data, out.len, true);
+    text_clear(&out);
+}
+
 /* Takes the answer to MULTI, the last answer before the write. */
 static void multi_done(struct call *c, const struct call_end *end) {
     static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
@@ -328,18 +351,8 @@ static void multi_done(struct call *c, const struct call_end *end) {
     note_error(b, end);
     if (!r->session || end->error) {
         fence_transaction_fail(b, b->error[0] ? b->error : "");
-    } else if (b->refused && judged_anew(b)) {
-        b->refused = b->asking = false;
-        b->answer.len = 0;
-        fence_transaction_unpin(b, false); /* the connection is in a MULTI */
-        fence_transaction_more(b, 0);
     } else if (b->refused) {
-        invariant(b->answer.len > 0, "S7: a write is refused without a refusal");
-        struct text out = {0};
-        fence_reply(r->session, b->question, b->answer.data, b->answer.len, &out);
-        fence_transaction_end(b, false);
-        request_reply(r, out.data, out.len, true);
-        text_clear(&out);
+        fence_transaction_refused(b);
     } else if (b->error[0]) {
         if (!watched_redirected(b) && !fence_transaction_passes(b, b->error))
             fence_transaction_fail(b, b->error);

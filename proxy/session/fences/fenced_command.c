@@ -17,7 +17,8 @@
  * acquired it. If that comes between the look and the write, the watermark refuses the write, once the new holder has
  * written data of this lock to the slot.
  *
- * Under `mode audit` the write is sent unchanged, and recorded if this process knows that it is late.
+ * Under `mode audit` the write is sent unchanged. A late write is recorded, according to what this process knows of the
+ * lock. Under an enforced fence, Redis checks the lock in one step with the write.
  */
 #include <string.h>
 
@@ -29,14 +30,14 @@
 
 enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, ATTEMPTS_MAX = 32 };
 
-#define MIXED   "ERR locks and fenced data in one command; nothing was written: send several"
-#define UNKNOWN "ERR the write of fenced data can't be checked with this command; nothing was written"
-#define MANY    "ERR the write of fenced data can't be checked with so many keys; nothing was written: send several"
-#define NO_LOCK "ERR the lock of fenced data is none of a rule that is enforced; nothing was written"
-#define OTHER   "ERR the lock of fenced data is in another slot than its key, and not held; nothing was written"
-#define SEVERAL "ERR fenced data of several slots in one command; nothing was written: send several"
-#define CROSSES "CROSSSLOT Keys in request don't hash to the same slot"
-#define NO_LOOK "-UPSTREAM the answer about the lock of fenced data makes no sense; nothing was written\r\n"
+#define MIXED    "ERR locks and fenced data in one command; nothing was written: send several"
+#define UNKNOWN  "ERR the write of fenced data can't be checked with this command; nothing was written"
+#define MANY     "ERR the write of fenced data can't be checked with so many keys; nothing was written: send several"
+#define NO_LOCK  "ERR the lock of fenced data is none of a rule that is enforced; nothing was written"
+#define OTHER    "ERR the lock of fenced data is in another slot than its key, and not held; nothing was written"
+#define SEVERAL  "ERR fenced data of several slots in one command; nothing was written: send several"
+#define CROSSES  "CROSSSLOT Keys in request don't hash to the same slot"
+#define NO_SENSE "-UPSTREAM the answer about the lock of fenced data makes no sense; nothing was written\r\n"
 
 /* ---- what is written ------------------------------------------------------------------------------- */
 
@@ -105,7 +106,7 @@ static void fenced_clear(struct fenced *f) {
 
 /* ---- late writes ----------------------------------------------------------------------------------- */
 
-/* Records a late write. */
+/* Records a late write, which was passed on. */
 static void late_note(struct session *s, const struct request_class *k, const struct fenced *f,
                       const struct lock_writing *w) {
     char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
@@ -157,7 +158,8 @@ static bool in_script(const struct request_class *k) {
            !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= SCRIPT_ARGS_MAX && k->key_count <= SCRIPT_ARGS_MAX;
 }
 
-/* Whether the key's fence is enforced, and the write needs a question. Sets *w to what the session has of the lock. */
+/* Whether the key's fence is enforced, and the write needs a question first. Sets *w to what the session has of the
+ * lock. */
 static bool has_to_ask(struct session *s, const struct fenced *f, struct lock_writing *w) {
     if (f->rule->fence->mode != LOCK_MODE_ENFORCE)
         return false;
@@ -306,8 +308,7 @@ static void question_left(struct request *r) {
 static const struct request_owner_ops question_ops = {.left = question_left, .free = question_owner_free};
 
 static struct fence_question *question_new(struct session *s, const struct request_class *k) {
-    size_t most = k->key_count < CHECKED_MAX ? k->key_count : CHECKED_MAX; /* fence_judge has refused more */
-    struct fence_question *q = memory_zalloc(sizeof(*q) + most * sizeof(q->keys[0]));
+    struct fence_question *q = memory_zalloc(sizeof(*q) + k->key_count * sizeof(q->keys[0]));
     q->rules = lock_rules_ref(s->worker->rules);
     q->slot = k->slot;
     q->id = k->command->id;
@@ -317,8 +318,9 @@ static struct fence_question *question_new(struct session *s, const struct reque
     q->protocol = s->lane.protocol;
     lock_command_text(q->command, k->bytes + k->request->argv[0].off, k->request->argv[0].len);
     session_who(s, q->who, sizeof(q->who));
+    /* the keys that need a question: first those with the lock in the data's slot, then those with it elsewhere */
     for (int elsewhere = 0; elsewhere <= 1; elsewhere++) {
-        for (size_t i = 0; i < k->key_count && q->count < most; i++) {
+        for (size_t i = 0; i < k->key_count && q->count < k->key_count; i++) {
             struct fenced f;
             struct asked *a = &q->keys[q->count];
             if (fenced_find(&f, s, k, i) && has_to_ask(s, &f, &a->writing) &&
@@ -374,8 +376,9 @@ const char *fence_words(struct session *s, const struct request_class *k) {
     return error;
 }
 
-/* Whether the command replies with types that only RESP3 has (doubles, sets), to a client of RESP3. For others the
- * script uses RESP2: in RESP3 it would cut an array off at a nil. */
+/* Whether the command replies with types that only RESP3 has (doubles, sets), to a client of RESP3. Some other commands
+ * reply with arrays that contain nil. In RESP3, a script cuts such an array off at the nil, so the script uses RESP2
+ * for these commands. */
 static bool is_typed(const struct fence_question *q) {
     enum command_id id = q->id;
     return q->protocol == 3 && (id == COMMAND_ZADD || id == COMMAND_ZINCRBY || id == COMMAND_ZPOPMIN ||
@@ -383,7 +386,8 @@ static bool is_typed(const struct fence_question *q) {
                                 id == COMMAND_BZPOPMAX || id == COMMAND_BZMPOP || id == COMMAND_SPOP);
 }
 
-/* Adds the name of a lock's watermark in the slot of the data, lockkeeper:{TAG}:{TAG}:LOCK: as of a key {TAG}:LOCK. */
+/* Adds the name of a lock's watermark in the slot of the data: lockkeeper:{TAG}:{TAG}:LOCK. The watermark is named like
+ * the guard record of a key {TAG}:LOCK. */
 static void build_watermark(struct worker *w, const struct fence_question *q, const struct asked *a) {
     struct text key = {0};
     text_printf(&key, "{%s}:", slot_tag((uint16_t)q->slot));
@@ -577,9 +581,10 @@ static void question_done(struct call *c, const struct call_end *end) {
     fence_forget(q);
 }
 
-/* Writes the fence that the session may write with, and the tokens of the attempts that are queued before the write. A
- * lease of another session of its client does not count: the session's own attempt asks for the lock anew. Of more than
- * ATTEMPTS_MAX attempts, the first one and the last ones count. */
+/* Writes the fence that the session may write with, and the tokens of the attempts that are queued before the write.
+ * The session may write with a lease of its own. A lease that another session of its client has does not count: the
+ * session's own attempt asks for the lock anew. If there are more than ATTEMPTS_MAX attempts, the first one and the
+ * last ones count. */
 static void name_attempts(const struct lock_queue *queue, struct fence_question *q, struct asked *a) {
     struct lock_key lock = {.db = a->db, .name = q->names.data + a->lock, .len = a->lock_len};
     const struct list_node *node = &queue->calls;
@@ -704,7 +709,7 @@ static void look_read(const struct look *look, const struct call_end *end) {
         fence_reply_from(l->session, look->question, look->at, end->reply, end->len, &l->error);
     else if (!resp_item_read(&p, p + end->len, &item) || item.type != '$' || item.null ||
              !resp_integer(item.str, item.len, &fence) || fence <= 0)
-        text_printf(&l->error, NO_LOOK);
+        text_printf(&l->error, NO_SENSE);
     else if (a->writing.how == WRITER_NONE)
         a->mark = (uint64_t)fence;
 }
@@ -728,12 +733,11 @@ void fence_looks_add(struct fence_looks *l, struct fence_question *q) {
     lane.dedicated = 0; /* the dedicated connection may be in MULTI */
     for (size_t i = q->here; i < q->count; i++) {
         const struct asked *a = &q->keys[i];
-        struct request *r = request_internal(w);
+        struct request *r = request_internal(w, look_done);
         struct look *look = memory_alloc(sizeof(*look));
         *look = (struct look){.looks = l, .question = q, .at = i};
         l->left++;
         request_own(r, &look->owner, &request_owner_silent);
-        r->call.done = look_done;
         r->call.up.script = script_get(SCRIPT_FENCE);
         struct part p = {q, i, 1, 0};
         build_head(l->session, NULL, &p, NULL, NULL, 3); /* fence.lua answers the fence of the lock's last lease */

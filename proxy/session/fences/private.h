@@ -18,7 +18,8 @@ struct asked {
 
 struct fence_looks;
 
-/* The question that goes with a write: has the session lost one of the locks? It owns a request that goes alone. */
+/* The question that goes to Redis together with a write: has the session lost one of the locks? If the write goes
+ * alone, inside fence.lua, the question is the owner of its request. */
 struct fence_question {
     struct request_owner owner; /* must be the first field */
     struct lock_rules *rules;   /* a reference, which keeps the fences alive */
@@ -34,7 +35,8 @@ struct fence_question {
     struct asked keys[];
 };
 
-/* A command inside fence.lua: its name (NULL: the command's own), and its arguments from `first` to before `end`. */
+/* The form of a command that runs inside fence.lua: a name (NULL: the command's own), and its arguments from `first` to
+ * before `end`. */
 struct nonblocking_form {
     const char *name;
     size_t first, end;
@@ -44,8 +46,9 @@ enum { SCRIPT_ARGS_MAX = 7000 /* the most arguments that a script can take */ };
 /* Finds the form of a blocking command that does not block. Returns false if the command has none. */
 bool nonblocking_form_unblocked(const struct request_class *k, struct nonblocking_form *as);
 
-/* For fence_transaction.c: make the question of a write that goes alone, and build its calls in w->build: WATCH of its
- * guard records and watermarks; fence.lua by its source, with PING as the command; nothing without keys. */
+/* For fence_transaction.c: make the question of a write that goes alone, and build its calls in w->build: first the
+ * WATCH of its guard records and watermarks, then the call of fence.lua. That call goes by its source, and the command
+ * in it is only PING. A question without keys has nothing more to ask. */
 struct fence_question *fence_watch(struct session *s, const struct request_class *k);
 void fence_ask(struct session *s, const struct fence_question *q);
 /* Whether a reply of fence.lua is its refusal, which fence_reply translates. */

@@ -188,11 +188,10 @@ static void quorum_ask(struct quorum *q);
 /* Sends what is in w->build to the lock's node, over its session's connection. */
 static void quorum_submit(struct quorum *q, call_done_fn done, const struct script *script) {
     struct worker *w = q->worker;
-    struct request *r = request_internal(w);
+    struct request *r = request_internal(w, done);
     const struct lock_plan *plan = &q->lock->plan;
     struct upstream_lane lane = {.login = plan->login, .db = plan->key.db, .protocol = 2};
     request_own(r, &q->owner, &request_owner_silent);
-    r->call.done = done;
     r->call.up.script = script;
     r->call.up.repeatable = true;
     call_submit_lane(&r->call, plan->slot, &lane, w->build.data, w->build.len);
@@ -613,9 +612,8 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
 
 static void confirm_submit(struct confirm *f, struct worker *w, bool asking) {
     invariant(f->pin && f->left > 0, "replicas are asked over no connection");
-    struct request *r = request_internal(w);
+    struct request *r = request_internal(w, on_answer);
     request_own(r, &f->owner, &request_owner_silent);
-    r->call.done = on_answer;
     call_submit_pin(&r->call, f->pin, w->build.data, w->build.len, asking);
 }
 

@@ -49,10 +49,9 @@ struct lease_work {
 
 struct request *lock_own_request(struct worker *w, struct request_owner *owner, const struct request_owner_ops *ops,
                                  enum script_id id, call_done_fn done) {
-    struct request *r = request_internal(w);
+    struct request *r = request_internal(w, done);
     w->own_works++;
     request_own(r, owner, ops);
-    r->call.done = done;
     r->call.up.script = script_get(id);
     r->call.up.repeatable = true;
     return r;

@@ -50,10 +50,9 @@ static void record_begin(struct worker *w, const char *name, const char *command
 
 /* Sends what is in w->build. A stop waits until `done` has called lock_own_done. */
 static void record_submit(struct worker *w, const char *name, uint32_t login, bool repeatable, call_done_fn done) {
-    struct request *r = request_internal(w);
+    struct request *r = request_internal(w, done);
     struct upstream_lane lane = {.login = login, .protocol = 2};
     w->own_works++;
-    r->call.done = done;
     r->call.up.repeatable = repeatable;
     call_submit_lane(&r->call, slot_of_key(name, strlen(name)), &lane, w->build.data, w->build.len);
 }

@@ -216,8 +216,7 @@ enum dispatch_result watch_dispatch(struct session *s, const struct request_clas
     watch_drop(s);
     push_of(s)->watch = watch;
     s->hears |= HEARS_REPLY;
-    session_answer(s, k->command, "+OK\r\n", 5);
-    return DISPATCHED;
+    return session_answer(s, k->command, "+OK\r\n", 5);
 }
 
 const struct session_room watch_room = {.worker_closes = watch_worker_closes, .closes = watch_drop};

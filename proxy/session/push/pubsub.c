@@ -1,5 +1,5 @@
 /*
- * Subscriptions and MONITOR: pins, each a feed, whose messages go to the client as they arrive.
+ * Subscriptions and MONITOR: pins (feeds) whose messages go to the client as they arrive.
  *
  *      SUBSCRIBE, PSUBSCRIBE ──> one feed, to any master      SSUBSCRIBE ──> a feed to the slot's node
  *      MONITOR ──> a feed to every master
@@ -8,9 +8,10 @@
  *                               └─ while a reply is being written: held until that has ended
  *
  * SUBSCRIBE and similar commands take a slot like any request, which ends with its last confirmation; later requests
- * wait for it. Confirmations are counted, to know when the last subscription has ended. Until then RESP2 permits few
- * commands; with RESP3, and during MONITOR, other commands work as usual. HELLO may change the client's protocol after
- * the feed was opened: messages differ only in the first byte and in nulls.
+ * wait for it, so the order is kept. Confirmations are counted, to know when the last subscription has ended. Until
+ * then RESP2 permits few commands; with RESP3, and during MONITOR, other commands work as usual. A message is written
+ * in the client's protocol, which HELLO may have changed since the feed was opened; messages differ only in the first
+ * byte and in nulls.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -479,7 +480,7 @@ static enum dispatch_result subscribe(struct session *s, const struct request_cl
 }
 
 /* Replies with Redis's confirmations for channels that were not subscribed. */
-static void unsubscribe_nothing(struct session *s, const struct request_class *k, int64_t count) {
+static enum dispatch_result unsubscribe_nothing(struct session *s, const struct request_class *k, int64_t count) {
     struct text reply = {0};
     char line[RESP_HEADER_MAX];
     for (size_t i = k->request->argc > 1 ? 1 : 0; i < k->request->argc; i++) {
@@ -491,18 +492,16 @@ static void unsubscribe_nothing(struct session *s, const struct request_class *k
             append_bulk(&reply, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
         text_append(&reply, line, resp_header_write(line, ':', count));
     }
-    session_answer_text(s, k->command, &reply);
+    return session_answer_text(s, k->command, &reply);
 }
 
 static enum dispatch_result sunsubscribe(struct session *s, const struct request_class *k) {
     struct pubsub *p = push_of(s)->pubsub;
     int64_t shards = p ? pubsub_shards(p) : 0;
-    bool all = k->request->argc == 1, sent = false; /* all channels, on all nodes */
+    bool all = k->request->argc == 1, sent = false; /* all channels, on all nodes; else those of one node */
     int slot = all ? SLOT_NONE : pin_slot(s, k->command, k->request, k->bytes);
-    if (slot == SLOT_SEVERAL) {
-        session_refuse(s, k->command, "CROSSSLOT Keys in request don't hash to the same slot");
-        return DISPATCHED;
-    }
+    if (slot == SLOT_SEVERAL)
+        return session_refuse(s, k->command, "CROSSSLOT Keys in request don't hash to the same slot");
     struct upstream_node *node = upstream_node_of_slot(s->worker->upstream, slot);
     for (struct list_node *it = shards > 0 ? p->feeds.next : NULL; it && it != &p->feeds; it = it->next) {
         struct feed *f = LIST_ENTRY(it, struct feed, link);
@@ -512,18 +511,16 @@ static enum dispatch_result sunsubscribe(struct session *s, const struct request
             await(p, k->command, all ? shards : (int64_t)k->request->argc - 1);
         sent = true;
         upstream_pin_send(f->pin, k->bytes, k->request->len);
+        if (!all)
+            break;
     }
-    if (!sent)
-        unsubscribe_nothing(s, k, shards);
-    return DISPATCHED;
+    return sent ? DISPATCHED : unsubscribe_nothing(s, k, shards);
 }
 
 static enum dispatch_result unsubscribe(struct session *s, const struct request_class *k) {
     struct pubsub *p = push_of(s)->pubsub;
-    if (!p || !p->main) {
-        unsubscribe_nothing(s, k, 0);
-        return DISPATCHED;
-    }
+    if (!p || !p->main)
+        return unsubscribe_nothing(s, k, 0);
     int64_t all = k->command->id == COMMAND_UNSUBSCRIBE ? p->channels : p->patterns;
     await(p, k->command, k->request->argc > 1 ? (int64_t)k->request->argc - 1 : all > 0 ? all : 1);
     upstream_pin_send(p->main->pin, k->bytes, k->request->len);
@@ -535,10 +532,8 @@ static enum dispatch_result monitor(struct session *s, const struct request_clas
     const struct command *c = k->command;
     if (push_of(s)->pubsub && push_of(s)->pubsub->monitor)
         return DISPATCHED; /* Redis ignores it, too */
-    if (push_of(s)->pubsub) {
-        session_refuse(s, c, "ERR MONITOR while subscribed is not supported by lockkeeper");
-        return DISPATCHED;
-    }
+    if (push_of(s)->pubsub)
+        return session_refuse(s, c, "ERR MONITOR while subscribed is not supported by lockkeeper");
     struct upstream *u = s->worker->upstream;
     struct pubsub *p = pubsub_get(s);
     const char *error = "UPSTREAM no master is known; the request was not sent";
@@ -563,10 +558,8 @@ enum dispatch_result pubsub_dispatch(struct session *s, const struct request_cla
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* replies and messages must keep their order */
     counter_add(&s->worker->counters.requests_forwarded, 1);
-    if (k->command->id != COMMAND_MONITOR && push_of(s)->pubsub && push_of(s)->pubsub->monitor) {
-        session_refuse(s, k->command, "ERR subscriptions beside MONITOR are not supported by lockkeeper");
-        return DISPATCHED;
-    }
+    if (k->command->id != COMMAND_MONITOR && push_of(s)->pubsub && push_of(s)->pubsub->monitor)
+        return session_refuse(s, k->command, "ERR subscriptions beside MONITOR are not supported by lockkeeper");
     switch ((int)k->command->id) {
     case COMMAND_MONITOR:
         return monitor(s, k);

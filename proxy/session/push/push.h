@@ -33,7 +33,8 @@ struct pubsub_counts {
     bool monitor;
 };
 struct pubsub_counts pubsub_count(const struct session *s);
-/* End all subscriptions; tracking, if there is any; the watch, if there is one: after RESET. */
+/* pubsub_drop ends all subscriptions, tracking_drop tracking, watch_drop the watch, if there are any: after RESET, or
+ * when the session has ended. */
 void pubsub_drop(struct session *s);
 void tracking_drop(struct session *s);
 void watch_drop(struct session *s);

@@ -6,7 +6,8 @@
  *                                       └──> the first error: nothing changes
  *                                                           >2 invalidate k  <── between two replies ──┘
  *
- * With a lost connection the node forgets what the client has cached, so its whole cache may be stale.
+ * With a lost connection the node forgets what the client has cached, so the client is told that its whole cache may be
+ * stale.
  */
 #include <string.h>
 
@@ -32,8 +33,9 @@ struct tracking {
     bool reopen; /* BCAST: a connection is missing */
     uint64_t epoch;
     bool caching_new; /* the current command has set session->before */
-    struct text
-        own; /* BCAST with NOLOOP: keys that its lock scripts have changed in this turn, each behind its length */
+    /* BCAST with NOLOOP: the keys that the session's lock scripts have changed in this turn of the loop, each behind
+     * its length. */
+    struct text own;
     unsigned own_turn;
 };
 
@@ -49,9 +51,10 @@ struct wish {
 
 /* ---- the session's own writes ---------------------------------------------------------------------- */
 
-/* With NOLOOP a node sends a client no message about the client's own changes, but with BCAST it takes a script for
- * another client. So the proxy leaves out the keys that the session's lock scripts have changed, if the message comes
- * in the same turn as the script's answer, as it usually does: a message too many does no harm. */
+/* With NOLOOP a node sends a client no message about what the client itself has changed. With BCAST a node takes a
+ * script for another client. So the proxy leaves out the keys that the session's own lock scripts have changed. A node
+ * writes such a message right behind the script's answer, and both are read in one turn of the loop. If the message
+ * comes in a later turn, the client gets it: a message too many does no harm. */
 
 static void own_turn(struct tracking *t) {
     unsigned turn = ev_iteration(t->session->worker->loop);
@@ -203,7 +206,8 @@ static void reopened(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* With BCAST, nodes send messages about keys that the client has not read: so all masters must be connected. */
+/* With BCAST, nodes send messages about keys that the client has not read: so all masters must be connected at any
+ * time. */
 static void tracking_tick(struct session *s) {
     struct tracking *t = push_of(s)->tracking;
     struct upstream *u = s->worker->upstream;
@@ -228,8 +232,7 @@ static struct call *tracking_before_call(struct session *s, struct call *c, cons
         return NULL;
     *bytes = s->before == CACHING_YES ? yes : no;
     *len = strlen(*bytes);
-    struct request *before = request_internal(s->worker);
-    before->call.done = call_swallow;
+    struct request *before = request_internal(s->worker, call_swallow);
     before->call.up.affinity = c->up.affinity;
     return &before->call;
 }
@@ -345,8 +348,8 @@ static bool *mode_named(struct tracking_modes *modes, const struct request_class
                                           : NULL;
 }
 
-/* The error in the arguments after OFF, in Redis's order, or NULL: as after ON, and without effect. The client of
- * REDIRECT must exist, and no node knows the numbers of the proxy's clients. */
+/* The error in the arguments after OFF, in Redis's order, or NULL. They are the same as after ON: without effect, but
+ * checked. The client of REDIRECT must exist, and no node knows the numbers of the proxy's clients. */
 static const char *off_error(const struct session *s, const struct request_class *k) {
     struct tracking_modes modes;
     int64_t to = 0;
@@ -424,18 +427,14 @@ static bool caching(struct session *s, const struct request_class *k) {
 }
 
 enum dispatch_result tracking_dispatch(struct session *s, const struct request_class *k) {
-    if (class_arg_is(k, 1, "trackinginfo") || class_arg_is(k, 1, "getredir")) {
-        class_pass(s, k, SLOT_NONE);
-        return DISPATCHED;
-    }
+    if (class_arg_is(k, 1, "trackinginfo") || class_arg_is(k, 1, "getredir"))
+        return class_pass(s, k, SLOT_NONE);
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* another connection would overtake them */
     bool done = class_arg_is(k, 1, "tracking")   ? tracking(s, k)
                 : class_arg_is(k, 1, "no-touch") ? no_touch(s, k)
                                                  : caching(s, k);
-    if (!done)
-        class_pass(s, k, SLOT_NONE);
-    return DISPATCHED;
+    return done ? DISPATCHED : class_pass(s, k, SLOT_NONE);
 }
 
 const struct session_room tracking_room = {

@@ -95,11 +95,10 @@ static void give_back(struct worker *w, struct permit *p) {
         permits_drop(w->shared->permits, p);
         return;
     }
-    struct request *request = request_internal(w);
+    struct request *request = request_internal(w, give_back_done);
     struct give_back *work = memory_zalloc(sizeof(*work));
     work->permit = p;
     request_own(request, &work->owner, &request_owner_silent);
-    request->call.done = give_back_done;
     request->call.up.script = script_get(SCRIPT_GIVE_BACK);
     request->call.up.repeatable = p->shape == PERMIT_MEMBER;
     struct upstream_lane lane = {.login = p->login, .db = p->name.db, .protocol = 2};

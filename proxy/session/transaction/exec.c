@@ -416,9 +416,8 @@ static void exec_send(struct transaction *t, struct request *request) {
         memory_free(wait); /* it has failed at once */
         return;
     }
-    struct request *r = request_internal(w);
+    struct request *r = request_internal(w, exec_waited);
     request_own(r, &wait->owner, &request_owner_silent);
-    r->call.done = exec_waited;
     build_start(w, 3);
     build_text(w, "WAIT");
     build_number(w, replicas);

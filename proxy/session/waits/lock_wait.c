@@ -11,9 +11,11 @@
  *
  * A new attempt joins the end of the queue, and is not sent to Redis. If its time ends before it is the first one, the
  * refusal of another session's attempt since it came is its answer too. If there was none, its own attempt is sent
- * once. The script alone grants the lock, and each attempt has a token of its own.
+ * once. Waiting changes only which attempt is sent and when: the script alone grants the lock, and each attempt has a
+ * token of its own.
  *
- * To the engine, a wait is one attempt, whose result it hears at the end. All times here are of a monotonic clock. So
+ * To the engine, a wait is one attempt, whose result it hears at the end: a session that has waited and got the lock
+ * has not lost. All times here are of a monotonic clock. So
  * the scripts are told for how long a session has waited, and not since when.
  */
 #include <string.h>
@@ -106,6 +108,7 @@ static struct kept_words *words_copy(const struct lock_words *from) {
     return w;
 }
 
+/* Allocates the wait of the request's attempt, and keeps these arguments (NULL: none): struct lock_waits. */
 static void wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words) {
     size_t who_len = strlen(l->who) + 1;
     invariant(l->value_len <= UINT32_MAX, "a value of %zu bytes is kept", l->value_len);
@@ -264,7 +267,8 @@ static void wait_refuse(struct wait *t) {
     wait_finish(t, there ? WAIT_OVER : WAIT_GONE, &r);
 }
 
-/* Ends a wait as soon as possible: at once, or with the answer to the attempt under way or to a last attempt. */
+/* Ends a wait as soon as possible: at once, with the answer to the attempt under way, or with the answer to a last
+ * attempt. */
 static void wait_end(struct wait *t) {
     struct waiting *waiting = worker_of(t)->shared->waiting;
     uint64_t fence;
@@ -335,8 +339,8 @@ static void wait_try_in(struct wait *t, int64_t ms) {
     wait_arm(t);
 }
 
-/* Returns in how many ms the first attempt is sent again, after it was refused: when the lease ends, or soon. The queue
- * notes the time for any attempt that is the first one then. */
+/* Returns in how many ms the first attempt is sent again, after it was refused: when the lease ends, or soon in any
+ * case. The queue notes the time for any attempt that is the first one then. */
 static int64_t next_look(struct wait *t, int64_t pttl_ms) {
     struct worker *w = worker_of(t);
     int64_t max_ms = t->deaf ? DEAF_MS : TRY_MS, ms = pttl_ms >= 0 && pttl_ms + 1 < max_ms ? pttl_ms + 1 : max_ms;
@@ -399,7 +403,8 @@ static void note_elsewhere(struct wait *t, const struct lock_result *r) {
                       r->waits_ms ? t->sent_ms - r->waits_ms : WAITING_NOBODY);
 }
 
-/* Refuses an attempt that has just joined, by `l`, if it completes a circle of sessions that wait for each other. */
+/* Refuses an attempt that has just joined, if it completes a circle of sessions that wait for each other. `l` is the
+ * lock call that was refused. */
 static bool refuse_circle(struct wait *t, const struct lock_call *l) {
     struct worker *w = t->call->request->worker;
     struct text circle = {0};
@@ -419,7 +424,8 @@ static bool refuse_circle(struct wait *t, const struct lock_call *l) {
     return is;
 }
 
-/* The attempt has joined the queue of the lock that has refused it, and is parked there. The wait may end here. */
+/* The attempt has joined the queue of the lock that has refused it, and is parked there. The wait may end within this
+ * call. */
 static void wait_queued(struct wait *t, const struct lock_envelope *e, enum waiting_joined joined) {
     if (joined == JOINED_FIRST)
         wait_try_in(t, next_look(t, e->result.pttl_ms));
@@ -500,7 +506,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     lock_answered(c, end);
 }
 
-/* Sends the attempt once more. The wait may end here. */
+/* Sends the attempt once more. The wait may end within this call. */
 static void wait_try(struct wait *t) {
     wait_unpark(t);
     struct call *c = t->call;
@@ -580,6 +586,7 @@ static void wait_started(struct wait *t) {
     c->lock->again = false;
 }
 
+/* Holds an attempt that was not sent yet, if other sessions are waiting before it. False: the attempt does not wait. */
 static bool wait_behind(struct call *c, struct lock_call *l) {
     struct worker *w = c->request->worker;
     if (waiting_count(w->shared->waiting) == 0 || !may_wait(c, l) ||
@@ -595,6 +602,8 @@ static bool wait_behind(struct call *c, struct lock_call *l) {
     return true;
 }
 
+/* Holds an attempt, under a rule with `wait`, that the script has answered with `e`. False: the attempt does not wait.
+ */
 static bool wait_refused(struct call *c, struct lock_call *l, const struct lock_envelope *e) {
     struct worker *w = c->request->worker;
     const struct lock_result *r = &e->result;
@@ -626,7 +635,8 @@ static void serve(struct worker *w) {
         if (tries || waiter->yields_ms)
             t->called = worker_steady(w);
         int64_t look_ms = worker_steady_ms(w) + (waiter->yields_ms ? waiter->yields_ms : TRY_MS);
-        /* A session that yields to another proxy must not put off its next look if it finds the lock free. */
+        /* A session that yields to another proxy must not put off its next look, however often it finds the lock free
+         * meanwhile. */
         if (!waiter->look_ms || (waiter->yields_ms && look_ms < waiter->look_ms)) {
             waiter->look_ms = look_ms; /* if its wait ends before that, the next session in the queue looks then */
             waiting_look(w->shared->waiting, waiter, look_ms);

@@ -22,7 +22,8 @@ static inline struct worker_waits *waits_of_worker(const struct worker *w) {
     return (struct worker_waits *)(void *)w->waits;
 }
 
-/* Subscribes to the releases at other proxies, for the lock in `slot` (release_channel.c). Returns whether this call
- * began to subscribe: a message that is sent before the node knows of the subscription is lost. */
+/* lock_release_channel_open subscribes to the releases at other proxies, for the lock in `slot` (release_channel.c). It
+ * is first called when a session here begins to wait; lock_release_channel_close ends it when the worker stops. Returns
+ * whether this call began to subscribe: a message that is sent before the node knows of the subscription is lost. */
 bool lock_release_channel_open(struct worker *w, uint16_t slot);
 void lock_release_channel_close(struct worker *w);

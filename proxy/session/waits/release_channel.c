@@ -5,7 +5,8 @@
  *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> proxies that listen ──┬─ PROCESS: its first waiter tries
  *      PUBLISH lockkeeper-freed ...                                               └─ others: nothing
  *
- * PROCESS is the proxy whose session has waited longest. If no attempt comes from PROCESS, the first waiter at the
+ * PROCESS is the proxy whose session has waited longest. Its first waiter is the session that has waited longest there.
+ * If no attempt comes from PROCESS, the first waiter at the
  * proxy of the release tries after a short time.
  *
  * On a cluster each slot has its channel, with the TAG of the guard record's name, so a message goes only to the nodes
@@ -13,10 +14,10 @@
  *
  * Each thread has its own connections for these channels, from the time when one of its sessions first waits: one, or
  * on a cluster one to each node. It listens for the slots of the locks for which its sessions wait. The node ends a
- * subscription (sunsubscribe) when the slot moves, the thread when another slot needs its place.
+ * subscription (sunsubscribe) when the slot moves. The thread ends it when another slot needs its place.
  *
  * A lost message costs a moment: the first waiter asks for the lock at least every 100 ms. Each time, the thread
- * subscribes again if it has to.
+ * subscribes to the slot again if it has to.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,7 +138,8 @@ static bool begins(const char *text, size_t len, const char *with) {
     return len >= strlen(with) && strncasecmp(text, with, strlen(with)) == 0;
 }
 
-/* Handles a node's refusal to subscribe: the slot has moved, the node does not know sharded channels, or others. */
+/* Handles a node's refusal to subscribe. The slot has moved, or the node does not know sharded channels, or it gives
+ * another error. */
 static void channel_refused(struct release_channel *channel, const char *text, size_t len) {
     struct release_channels *all = channel->of;
     bool ask;
@@ -161,7 +163,7 @@ static void channel_refused(struct release_channel *channel, const char *text, s
     channel_forget(channel);
 }
 
-/* Takes a part of a message: an array of its kind, the channel and a text. */
+/* Takes a part of a message, and reads the whole one: an array of its kind, the channel and a text. */
 static void channel_message(void *arg, const char *data, size_t len, bool last) {
     struct release_channel *channel = arg;
     struct resp_item array, kind, where, said;

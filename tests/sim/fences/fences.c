@@ -74,12 +74,13 @@ struct request *request_new(struct session *s, const struct command *command) {
     return &f->now->request;
 }
 
-struct request *request_internal(struct worker *worker) {
+struct request *request_internal(struct worker *worker, call_done_fn done) {
     struct fences *f = fences_of(worker);
     struct write *x = write_new(f->world, NULL);
     x->is_look = true;
     x->of = f->now->number;
     x->request.worker = worker;
+    x->request.call.done = done;
     x->worker = f->now->worker;
     x->conn = f->now->conn;
     x->key = f->now->key;
