@@ -147,7 +147,8 @@ size_t resp_reply_quick(const char *data, size_t len);
 
 /* Frames the next `len` bytes of the stream. *used is how many of them belong to this reply: all after RESP_MORE. After
  * RESP_OK, `type` is set; the caller calls resp_reply_init for the next reply. An attribute ('|') is part of the reply
- * after it. RESP_BAD: an unknown or streamed type, a malformed length, or a bulk without CR LF at its end. */
+ * after it. RESP_BAD: an unknown or streamed type, a malformed length, or a bulk without CR LF at its end. The text of
+ * a line is not checked. */
 enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t len, size_t *used)
     __attribute__((warn_unused_result));
 
@@ -162,7 +163,8 @@ struct resp_item {
     bool null;       /* $-1, *-1 or _ */
     const char *str; /* a scalar's text ('=': with its "txt:"); borrowed, never NULL */
     size_t len;      /* of str; 0 for nulls and aggregates */
-    int64_t num;     /* integer and boolean: the value. Aggregates: how many elements follow (a map of n pairs: 2n) */
+    int64_t num;     /* integer and boolean: the value. Aggregates: how many elements follow (a map of n pairs: 2n). An
+                        attribute's elements come before the reply itself */
 };
 
 /* Reads the element at *p and moves *p to the next one (for an aggregate: to its first element). False: *p is at `end`,

@@ -535,8 +535,8 @@ void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_
 }
 
 void waiting_free(struct waiting *t) {
-    for (struct kept_place *n; (n = LIST_FIRST(&t->kept, struct kept_place, by_age));)
-        kept_remove(t, n);
+    for (struct kept_place *k; (k = LIST_FIRST(&t->kept, struct kept_place, by_age));)
+        kept_remove(t, k);
     table_clear(&t->queues);
     table_clear(&t->sessions);
     pthread_mutex_destroy(&t->mutex);

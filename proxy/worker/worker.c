@@ -48,8 +48,8 @@ static void take_config(struct worker *w) {
 }
 
 static void free_closed(struct worker *w) {
-    for (struct session *n; (n = LIST_FIRST(&w->closed, struct session, link));)
-        session_free(n);
+    for (struct session *s; (s = LIST_FIRST(&w->closed, struct session, link));)
+        session_free(s);
 }
 
 /* ---- the end of a worker ------------------------------------------------------------------------------ */

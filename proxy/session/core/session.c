@@ -123,8 +123,8 @@ void session_close(struct session *s, const char *reason) {
     ev_io_stop(w->loop, &s->io);
     stream_drop(s);
     session_go_on(s);
-    for (struct request *r;
-         (r = LIST_SHIFT(&s->requests, struct request, link));) { /* their calls continue without it */
+    /* The requests' calls continue without the session. */
+    for (struct request *r; (r = LIST_SHIFT(&s->requests, struct request, link));) {
         r->session = NULL;
         if (r->done)
             request_reply(r, "", 0, true);

@@ -456,8 +456,8 @@ static void watched_again(struct ev_loop *loop, struct ev_timer *timer, int even
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     struct request_class k;
     const char *error = NULL;
-    for (struct call *n; (n = LIST_FIRST(&request->parts, struct call, link));)
-        call_release(request->worker, n);
+    for (struct call *last; (last = LIST_FIRST(&request->parts, struct call, link));) /* of the last attempt */
+        call_release(request->worker, last);
     request->parts_left = 0;
     resp_request_init(&r);
     if (resp_request_scan(&r, b->command.data, b->command.len, &limits) != RESP_OK) { /* the command was valid before */
