@@ -1,6 +1,6 @@
 /*
  * A few numbers in memory that two processes have: the process that leaves writes them, the process that has taken over
- * shows them. The file of the memory is passed on like a socket (listen.h).
+ * shows them. The file of the memory is passed on like a socket (listen.c).
  */
 #pragma once
 
