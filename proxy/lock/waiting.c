@@ -146,9 +146,9 @@ static bool is_freed(const struct waiting *t, uint64_t hash, uint64_t fence) {
 }
 
 static struct waiter *session_waiter(struct waiting *t, uint64_t session) {
-    for (struct table_link *it = table_chain(&t->sessions, session); it; it = it->next)
-        if (session_hash(it) == session)
-            return LIST_ENTRY(it, struct waiter, by_session);
+    TABLE_CHAIN(w, &t->sessions, session, struct waiter, by_session)
+        if (w->session == session)
+            return w;
     return NULL;
 }
 

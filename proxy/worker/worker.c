@@ -441,7 +441,6 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
         list_init(lists[i]);
     chunk_pool_init(&w->chunks, CHUNKS_KEPT);
     resp_request_init(&w->scanner);
-    text_init(&w->build);
     w->scratch = memory_alloc(WORKER_SCRATCH);
     accept_init(w, opening->sockets, opening->socket_count);
     pthread_mutex_init(&thread_of(w)->board.mutex, NULL);
