@@ -413,9 +413,10 @@ int command_keys(const struct command *c, const char *data, const struct resp_re
 }
 
 bool command_blocks(const struct command *c, const char *data, const struct resp_request *request) {
-    size_t block = c->need == NEED_BLOCKING;
-    if (c->id == COMMAND_XREAD || c->id == COMMAND_XREADGROUP)
-        (void)read_stream_options(data, request, &block);
+    size_t block;
+    if (c->id != COMMAND_XREAD && c->id != COMMAND_XREADGROUP)
+        return c->need == NEED_BLOCKING;
+    (void)read_stream_options(data, request, &block);
     return block > 0;
 }
 

@@ -78,7 +78,8 @@ struct key_spec {
     enum { KEYS_FIND_UNKNOWN, KEYS_FIND_RANGE, KEYS_FIND_KEYNUM } find;
     int at; /* where the keys begin, or the search for the keyword (below 0: from the end backwards) */
     char keyword[KEY_SPEC_KEYWORD_MAX]; /* in lower case; the keys begin after it */
-    int last, limit;      /* range: the last index, below 0 from the end; or the first 1/limit of the range */
+    int last, limit; /* range: up to this index, from the beginning or (below 0) the end; the last key is in the first
+                        1/limit of the range */
     int number_at, first; /* keynum: the index of the number of keys, and of the first key */
     int step;
 };
@@ -112,7 +113,8 @@ const struct command *command_by_id(enum command_id id);
 bool command_arity_ok(const struct command *c, size_t argc);
 
 /* Writes at most `max` argument indexes of keys to `keys`. Returns how many keys there are, which may be more than max.
- * -1: the arguments are malformed, for instance a key of MSET has no value. Arity must have been checked. */
+ * -1: the arguments are malformed, for instance a key of MSET has no value; `keys` is then undefined. Arity must have
+ * been checked. */
 int command_keys(const struct command *c, const char *data, const struct resp_request *request, uint32_t *keys,
                  size_t max);
 

@@ -122,7 +122,7 @@ enum resp_status resp_body_scan(struct resp_body *b, const char *data, size_t le
 size_t resp_inline_bound(size_t line_len);
 /* Splits an inline request's line as Redis does (quotes, \x escapes) and writes the same request as a
  * multibulk to `out`. Returns its length, 0 for a line without a word, -1 for unbalanced quotes (see
- * resp_unbalanced_quotes). A NUL byte ends the line. Parts of words may stand in `out` behind the result, and after -1.
+ * resp_unbalanced_quotes). A NUL byte ends the line.
  */
 int64_t resp_inline_encode(const char *line, size_t line_len, char *out);
 
@@ -152,7 +152,8 @@ size_t resp_reply_quick(const char *data, size_t len);
 
 /* Frames the next `len` bytes of the stream. *used is how many of them belong to this reply: all after RESP_MORE. After
  * RESP_OK, `type` is set; the caller calls resp_reply_init for the next reply. An attribute ('|') is part of the reply
- * after it. RESP_BAD: an unknown or streamed type, a malformed length, or a bulk without CR LF at its end. */
+ * after it. RESP_BAD: an unknown or streamed type, a malformed length, or a bulk without CR LF at its end. The text of
+ * a line is not checked. */
 enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t len, size_t *used)
     __attribute__((warn_unused_result));
 
@@ -167,7 +168,8 @@ struct resp_item {
     bool null;       /* $-1, *-1 or _ */
     const char *str; /* a scalar's text ('=': with its "txt:"); borrowed, never NULL */
     size_t len;      /* of str; 0 for nulls and aggregates */
-    int64_t num;     /* integer and boolean: the value. Aggregates: how many elements follow (a map of n pairs: 2n) */
+    int64_t num;     /* integer and boolean: the value. Aggregates: how many elements follow (a map of n pairs: 2n). An
+                        attribute's elements come before the reply itself */
 };
 
 /* Reads the element at *p and moves *p to the next one (for an aggregate: to its first element). False: *p is at `end`,

@@ -6,6 +6,8 @@
  *   "..."          \n \r \t \b \a, \xHH, a backslash before any other byte is that byte
  *   '...'          \' alone
  *   a closing quote must be followed by white space or the end
+ *
+ * It knows nothing of the bytes around the line.
  */
 #include "parser/invariant.h"
 #include "parser/resp.h"
@@ -32,33 +34,55 @@ static char escaped(char c) {
     return at ? "\n\r\t\b\a"[at - letters] : c;
 }
 
-/* Reads the quoted part that begins at p, and adds its bytes to the word. Returns its closing quote, or the end. */
-static const char *read_quoted(const char *p, const char *end, char *word, size_t *len) {
-    char quote = *p++;
-    while (p < end && *p != quote) {
-        bool escape = *p == '\\' && end - p >= 2 && (quote == '"' || p[1] == '\'');
-        if (escape && p[1] == 'x' && end - p >= 4 && hex_digit(p[2]) >= 0 && hex_digit(p[3]) >= 0) {
-            word[(*len)++] = (char)(hex_digit(p[2]) * 16 + hex_digit(p[3]));
+/* A word being written, or only measured where `out` is NULL. */
+struct word {
+    char *out;
+    size_t len;
+};
+
+static void put(struct word *w, char c) {
+    if (w->out)
+        w->out[w->len] = c;
+    w->len++;
+}
+
+static const char *read_double_quoted(const char *p, const char *end, struct word *w) {
+    while (p < end && *p != '"') {
+        if (*p == '\\' && end - p >= 4 && p[1] == 'x' && hex_digit(p[2]) >= 0 && hex_digit(p[3]) >= 0) {
+            put(w, (char)(hex_digit(p[2]) * 16 + hex_digit(p[3])));
             p += 4;
+        } else if (*p == '\\' && end - p >= 2) {
+            put(w, escaped(p[1]));
+            p += 2;
         } else {
-            word[(*len)++] = escape ? escaped(p[1]) : *p;
-            p += escape ? 2 : 1;
+            put(w, *p++);
         }
     }
     return p;
 }
 
+static const char *read_single_quoted(const char *p, const char *end, struct word *w) {
+    while (p < end && *p != '\'') {
+        if (*p == '\\' && end - p >= 2 && p[1] == '\'')
+            p++;
+        put(w, *p++);
+    }
+    return p;
+}
+
 /* Reads the word at p, which is no white space. Returns the byte behind it, NULL for unbalanced quotes. */
-static const char *read_word(const char *p, const char *end, char *word, size_t *len) {
+static const char *read_word(const char *p, const char *end, struct word *w) {
     invariant(p < end && !is_space(*p), "a word begins at white space");
     /* A bare word ends at fewer bytes than isspace() knows: Redis reads "a\vb" as one word. */
     while (p < end && *p != ' ' && *p != '\t' && *p != '\r' && *p != '\n') {
         if (*p != '"' && *p != '\'') {
-            word[(*len)++] = *p++;
+            put(w, *p++);
             continue;
         }
-        p = read_quoted(p, end, word, len);
-        return p == end || (p + 1 < end && !is_space(p[1])) ? NULL : p + 1;
+        p = *p == '"' ? read_double_quoted(p + 1, end, w) : read_single_quoted(p + 1, end, w);
+        if (p == end || (p + 1 < end && !is_space(p[1])))
+            return NULL;
+        return p + 1;
     }
     return p;
 }
@@ -74,29 +98,32 @@ size_t resp_inline_bound(size_t line_len) {
     return 4 * line_len + 2 * RESP_HEADER_MAX;
 }
 
+/* All words are measured before the first is written: a line may contain a password, of which nothing may stand in
+ * `out` behind the request, nor after unbalanced quotes. */
 int64_t resp_inline_encode(const char *line, size_t line_len, char *out) {
     const char *nul = memchr(line, '\0', line_len);
     const char *end = nul ? nul : line + line_len;
-    /* A word, and all of them, are written behind room for a header, and moved when its length is known. */
-    char *words = out + RESP_HEADER_MAX, *to = words;
     int64_t argc = 0;
     for (const char *p = skip_space(line, end); p < end; p = skip_space(p, end)) {
-        char *word = to + RESP_HEADER_MAX;
-        size_t len = 0;
-        p = read_word(p, end, word, &len);
+        struct word measured = {NULL, 0};
+        p = read_word(p, end, &measured);
         if (!p)
             return -1;
-        to += resp_header_write(to, '$', (int64_t)len);
-        memmove(to, word, len);
-        to += len;
-        *to++ = '\r';
-        *to++ = '\n';
         argc++;
-        invariant((size_t)(to - out) <= resp_inline_bound(line_len), "%zd bytes for a line of %zu", to - out, line_len);
     }
     if (argc == 0)
         return 0;
-    size_t header = resp_header_write(out, '*', argc);
-    memmove(out + header, words, (size_t)(to - words));
-    return (int64_t)header + (to - words);
+    char *to = out + resp_header_write(out, '*', argc);
+    for (const char *p = skip_space(line, end); p < end; p = skip_space(p, end)) {
+        struct word word = {NULL, 0};
+        (void)read_word(p, end, &word);
+        to += resp_header_write(to, '$', (int64_t)word.len);
+        word = (struct word){to, 0};
+        p = read_word(p, end, &word);
+        to += word.len;
+        *to++ = '\r';
+        *to++ = '\n';
+    }
+    invariant((size_t)(to - out) <= resp_inline_bound(line_len), "%zd bytes for a line of %zu", to - out, line_len);
+    return to - out;
 }

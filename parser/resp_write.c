@@ -53,19 +53,20 @@ bool resp_integer(const char *s, size_t len, int64_t *value) {
     bool negative = len > 0 && *s == '-';
     if (negative)
         s++;
-    /* The first digit is not 0: neither "-0" nor "007". */
-    if (s == end || *s < '1' || *s > '9')
+    /* The first digit is not 0: neither "-0" nor "007". 19 digits fit a uint64_t, and 20 are too many for an int64_t.
+     */
+    enum { DIGITS_MAX = 19 };
+    if (s == end || *s < '1' || *s > '9' || end - s > DIGITS_MAX)
         return false;
-    enum { SAFE_DIGITS = 18 }; /* 18 digits can't overflow */
-    bool safe = end - s <= SAFE_DIGITS;
-    uint64_t limit = negative ? (uint64_t)INT64_MAX + 1 : (uint64_t)INT64_MAX;
     uint64_t n = 0;
     for (; s < end; s++) {
         unsigned digit = (unsigned char)*s - (unsigned)'0';
-        if (digit > 9 || (!safe && n > (limit - digit) / 10))
+        if (digit > 9)
             return false;
         n = n * 10 + digit;
     }
+    if (n > (uint64_t)INT64_MAX + negative)
+        return false;
     *value = negative ? (int64_t)(0 - n) : (int64_t)n;
     return true;
 }

@@ -73,7 +73,7 @@ static inline uint64_t brace_bits(const unsigned char *p) {
     return (word - 0x0101010101010101u) & ~word;
 }
 
-/* The CRC; the brace bits of all words, where `braces` is not NULL, are added to it. */
+/* The CRC of the bytes. Adds the brace bits of all words to *braces, unless it is NULL. */
 static inline __attribute__((always_inline)) unsigned crc_of(const char *data, size_t len, uint64_t *braces) {
     const unsigned char *p = (const unsigned char *)data, *end = p + len;
     unsigned char first[8];
@@ -81,7 +81,7 @@ static inline __attribute__((always_inline)) unsigned crc_of(const char *data, s
     if (len % 8) {
         pad(p, len % 8, first);
         if (braces)
-            *braces = brace_bits(first);
+            *braces |= brace_bits(first);
         crc = crc_eight(0, first);
     }
     for (p += len % 8; p < end; p += 8) {

@@ -1,5 +1,6 @@
 /*
- * Operations on short texts without loops and calls. Words overlap where the text is shorter than two words.
+ * Operations on short texts without loops and calls: copies, and the first and last bytes as words. The words overlap
+ * if the text is shorter than two words.
  */
 #pragma once
 

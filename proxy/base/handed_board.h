@@ -1,6 +1,6 @@
 /*
  * A few numbers in memory that two processes have: the process that leaves writes them, the process that has taken over
- * shows them. The file of the memory is passed on like a socket (listen.h).
+ * shows them. The file of the memory is passed on like a socket (listen.c).
  */
 #pragma once
 
@@ -23,5 +23,6 @@ struct handed_board *handed_board_open(int fd);
 void handed_board_write(struct handed_board *b, const struct handed_counts *counts);
 /* Reads them. `b` may be NULL. Thread-safe. */
 struct handed_counts handed_board_read(struct handed_board *b);
-/* Whether the process is gone: it has written pid 0, or nothing of late. `left_ms`: what its longest lease has left. */
+/* Whether the process is gone: it has written pid 0, or nothing of late. `left_ms`: how long its longest lease still
+ * lasts. Thread-safe. */
 bool handed_board_gone(struct handed_board *b, int64_t *left_ms);

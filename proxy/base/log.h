@@ -21,7 +21,8 @@ struct log_field {
 /* Opens `path` for appending and closes the previous log; NULL or "": standard output. May block on a named pipe
  * without a reader. False with errno: nothing has changed. */
 bool log_open(const char *path);
-/* Opens the same path again, after a rotation. Does not block. False with errno: the log goes on in the old file. */
+/* Opens the same path again, after a rotation. Does not block. False with errno: the log goes on in the old file. True
+ * for standard output. */
 bool log_reopen(void);
 void log_set_level(enum log_level level);
 void log_set_json(bool json);

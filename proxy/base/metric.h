@@ -41,7 +41,7 @@ extern const int64_t histogram_bounds[HISTOGRAM_BOUNDS];
 
 /* Durations, counted below fixed bounds; {0} is empty. A reader in another thread must synchronise with the writer. */
 struct histogram {
-    uint64_t counts[HISTOGRAM_BOUNDS + 1]; /* up to this bound, above the one before; the last: above all */
+    uint64_t counts[HISTOGRAM_BOUNDS + 1]; /* durations up to this bound, above the one before; the last: above all */
     uint64_t sum_us;
 };
 
@@ -54,7 +54,8 @@ struct metric_sink {
     /* A family begins; `type` is counter, gauge or histogram. The name has no prefix, except process_ for the standard
      * metrics of every program. */
     void (*family)(void *arg, const char *name, const char *type, const char *help);
-    /* A value of the last family. `suffix` follows the name (usually ""). The label may be NULL. */
+    /* A value of the last family. `suffix` follows the name (usually ""). One label, or NULL; its value may be any
+     * bytes, NUL-terminated. */
     void (*sample)(void *arg, const char *suffix, const char *label, const char *label_value, double value);
     /* All samples of a histogram for one value of the label, in seconds. */
     void (*histogram)(void *arg, const char *label, const char *label_value, const struct histogram *h);

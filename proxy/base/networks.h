@@ -16,7 +16,8 @@ struct networks *networks_new(void);
 struct networks *networks_ref(struct networks *n);
 /* Gives a reference back; NULL is ignored. */
 void networks_unref(struct networks *n);
-/* Adds an address, a network or "unix", every unix socket. False: it is none, or has bits set after its prefix. */
+/* Adds an address or a network; "unix" means every unix socket. False: the word is neither, or has bits set after its
+ * prefix. */
 bool networks_add(struct networks *n, const char *word) __attribute__((warn_unused_result));
 /* Makes the list contain every address, and unix sockets. */
 void networks_add_all(struct networks *n);

@@ -8,14 +8,9 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 
-void text_init(struct text *t) {
-    t->data = NULL;
-    t->len = t->cap = 0;
-}
-
 void text_clear(struct text *t) {
     memory_free(t->data);
-    text_init(t);
+    *t = (struct text){0};
 }
 
 char *text_reserve(struct text *t, size_t len) {

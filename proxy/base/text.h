@@ -8,14 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* {0} is an empty text. */
 struct text {
     char *data; /* NUL-terminated once anything was added; NULL before that */
     size_t len;
     size_t cap;
 };
 
-/* Makes an empty text; {0} is one too. */
-void text_init(struct text *t);
 /* Frees the bytes; the text is then empty. */
 void text_clear(struct text *t);
 void text_append(struct text *t, const void *data, size_t len);

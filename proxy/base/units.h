@@ -10,7 +10,8 @@
 /* Reads a size in bytes, in any case: "64mb", "1k" (1000), "1kb" (1024), "100". False: it is malformed. */
 bool units_size(const char *text, int64_t *bytes) __attribute__((warn_unused_result));
 
-/* Reads a time: "500ms", "30s", "5m", "1h", "1d"; a bare number has the unit `bare_ms`. False: it is malformed. */
+/* Reads a time: "500ms", "30s", "5m", "1h", "1d"; a bare number has the unit `bare_ms` (1000: seconds, 1: ms). False:
+ * it is malformed. */
 bool units_time(const char *text, int64_t bare_ms, int64_t *ms) __attribute__((warn_unused_result));
 
 /* Writes a time (not negative) in its largest exact unit ("30s", "1500ms", "0s"); returns the length, as snprintf. */

@@ -138,15 +138,17 @@ struct config_errors {
  * the directive. Returns false. */
 bool config_refuse(struct config_errors *errors, const struct config *config, const char *directive, const char *format,
                    ...) __attribute__((format(printf, 4, 5)));
-/* Whether the directive's value is wrong: the configuration may have the default, and what follows is no error. */
+/* Whether the directive's value in the file is wrong. The configuration may then have the default, so errors that
+ * follow from it should not be reported. */
 bool config_is_wrong(const struct config_errors *errors, const char *directive);
 /* Calls `tell` for each line. */
 void config_errors_each(const struct config_errors *errors, void (*tell)(int len, const char *line));
 void config_errors_clear(struct config_errors *errors);
 
-/* Reads argv as redis-server does: an optional CONFIG-FILE ("-": standard input, whose text is kept for reloads), then
- * --DIRECTIVE VALUE ... groups. Returns a new configuration with one reference, which the caller owns. Errors are added
- * to `errors`; if there are any, the configuration may only be used to find more errors. Not thread-safe. */
+/* Reads argv as redis-server does: argv[0] is the program, an optional CONFIG-FILE ("-": standard input) comes first,
+ * then --DIRECTIVE VALUE ... groups. Returns a new configuration with one reference, which the caller owns. Errors are
+ * added to `errors`; if there are any, the configuration may only be used to find more errors. A reload calls it again
+ * with the same argv in the same working directory; the text of standard input is kept for that. Not thread-safe. */
 struct config *config_load(int argc, char *const *argv, struct config_errors *errors);
 const struct config *config_ref(const struct config *config);
 /* Gives a reference back; NULL is ignored. Passwords are overwritten with the last one. Thread-safe. */
@@ -191,7 +193,7 @@ bool config_shown(size_t i);
 /* Appends a directive's value in the file's syntax, each lock rule on a line. User names and passwords are shown as
  * "(set)". */
 void config_show(const struct config *config, size_t i, struct text *out);
-/* Prepares a reload: `fresh` gets the values in force that need a restart to change, but for `upstream standalone` of
- * the address `switched` (NULL: none). Appends the names of the directives that differ to `waiting`, separated by
- * blanks; returns how many there are. */
+/* Prepares a reload: `fresh`, to which only the caller points, gets the values of the configuration in force that need
+ * a restart to change; but `upstream standalone` of the address `switched` (NULL: none) is as if in force. Appends the
+ * names of the directives that differ to `waiting`, separated by blanks; returns how many there are. */
 size_t config_keep(struct config *fresh, const struct config *in_force, const char *switched, struct text *waiting);

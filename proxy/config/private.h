@@ -43,7 +43,8 @@ struct value_kind {
     bool (*read)(struct config_build *b, const struct directive *d, const struct config_words *words);
     void (*show)(const struct config *c, const struct directive *d, struct text *out); /* NULL: there is no value */
     size_t bytes;
-    /* If the field points to memory: gives a copied field a copy of it (NULL: it is never copied); frees it. */
+    /* If the field points to memory: gives a copied field a copy of it (NULL: it is never copied, since a
+     * reload always takes the new one); frees it. */
     void (*own)(void *field);
     void (*drop)(void *field);
 };

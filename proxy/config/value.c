@@ -209,8 +209,8 @@ static bool read_supervised(struct config_build *b, const struct directive *d, c
     return true;
 }
 
-/* Reads CLASS HARD SOFT SECONDS, once or several times. Limits of replicas, of which a proxy has none, are checked and
- * ignored. */
+/* Reads CLASS HARD SOFT SECONDS, once or several times. A proxy has no replicas: limits of that class are checked and
+ * ignored, so that lines of a redis.conf can stay as they are. */
 static bool read_output_limit(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const CLASSES[] = {"normal", "replica", "slave", "pubsub", NULL};
     if (words->count % 4 != 0)
@@ -227,7 +227,7 @@ static bool read_output_limit(struct config_build *b, const struct directive *d,
             return complain_word(b, w[2], "a soft limit like 16mb, or 0");
         if (!parse_digits(w[3], 10, &seconds) || seconds > INT_MAX)
             return complain_word(b, w[3], "a number of seconds");
-        const int64_t limits[] = {hard, soft, seconds};
+        const int64_t limits[] = {hard, soft, seconds}; /* as the fields stand; those of pubsub stand behind */
         if (class == 0 || class == 3)
             memcpy((char *)b->config + d->offset + (class ? sizeof(limits) : 0), limits, sizeof(limits));
     }

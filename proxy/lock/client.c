@@ -68,11 +68,11 @@ struct lock_client *client_get(struct client_table *t, const char *name, size_t 
     uint64_t hash = hash_bytes(&t->seed, name, len);
     struct lock_client *c = NULL;
     MUTEX_GUARD(&t->mutex);
-    for (struct table_link *it = table_chain(&t->table, hash); it && !c; it = it->next) {
-        struct lock_client *known = LIST_ENTRY(it, struct lock_client, link);
-        if (known->hash == hash && known->len == len && memcmp(known->name, name, len) == 0)
+    TABLE_CHAIN(known, &t->table, hash, struct lock_client, link)
+        if (known->hash == hash && known->len == len && memcmp(known->name, name, len) == 0) {
             c = known;
-    }
+            break;
+        }
     if (!c) {
         c = memory_zalloc(sizeof(*c) + len + 1);
         c->hash = hash;

@@ -112,7 +112,7 @@ static void timer_put(struct timer_heap *h, uint32_t place, struct timer_slot sl
     slot.timer->place = place;
 }
 
-static void timer_place(struct timer_heap *h, uint32_t place, struct timer_slot slot) {
+static inline void timer_place(struct timer_heap *h, uint32_t place, struct timer_slot slot) {
     invariant_debug(place > 0 && place <= h->count, "a timer at %u of %u", place, h->count);
     for (; place > 1 && h->slots[place / 2].due_ms > slot.due_ms; place /= 2)
         timer_put(h, place, h->slots[place / 2]);
@@ -224,9 +224,9 @@ inline void entry_settle(struct shard *sh, struct entry *en) {
 /* ---- peers ----------------------------------------------------------------------------------- */
 
 struct peer *peer_find(struct shard *sh, uint64_t id) {
-    for (struct table_link *it = table_chain(&sh->peers, id); it; it = it->next)
-        if (LIST_ENTRY(it, struct peer, link)->id == id)
-            return LIST_ENTRY(it, struct peer, link);
+    TABLE_CHAIN(p, &sh->peers, id, struct peer, link)
+        if (p->id == id)
+            return p;
     return NULL;
 }
 

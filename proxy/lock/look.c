@@ -54,7 +54,7 @@ struct copied_view {
 
 struct lock_walk {
     struct copied_view *views;                        /* the leases that are wanted most so far, and some more */
-    size_t count, max, cap, bytes;                    /* bytes: of the views' texts */
+    size_t count, max, bytes;                         /* bytes: of the views' texts */
     int (*order)(const void *one, const void *other); /* the lease that is wanted more first */
     bool cut;                                         /* views[max - 1] is a bound: a lease behind it is not wanted */
     bool only_live;
@@ -122,11 +122,7 @@ static void offer_entry(void *arg, struct table_link *link) {
         v.view.key.name = memcpy(v.text, en->name, en->len);
         v.view.client = memcpy(v.text + en->len, client->name, client->len);
         v.text[en->len + client->len] = '\0';
-        if (walk->count == walk->cap) {
-            walk->cap = 2 * walk->cap + 16;
-            walk->views = memory_realloc(walk->views, walk->cap * sizeof(*walk->views));
-        }
-        walk->views[walk->count++] = v;
+        *ARRAY_ADD(walk->views, walk->count) = v;
         walk->bytes += en->len + client->len;
         /* twice as many as wanted are sorted at once, so that a lease costs little */
         if (walk->count >= 2 * walk->max || walk->bytes > 2 * WALK_BYTES)

@@ -486,11 +486,11 @@ void permits_expire(struct permit_ledger *l, int64_t now_ms) {
 struct permit *permits_due(struct permit_ledger *l, int64_t now_ms) {
     struct permit *found = NULL;
     MUTEX_GUARD(&l->mutex);
-    for (struct list_node *it = l->due.next; it != &l->due && !found; it = it->next) {
-        struct permit *p = LIST_ENTRY(it, struct permit, of_due);
-        if (p->due_ms <= now_ms && !may_be_given(p, now_ms))
+    LIST_EACH(p, &l->due, struct permit, of_due)
+        if (p->due_ms <= now_ms && !may_be_given(p, now_ms)) {
             found = p;
-    }
+            break;
+        }
     if (found) {
         found->alike = found->key->alike;
         permit_detach(l, found);

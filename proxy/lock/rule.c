@@ -416,8 +416,7 @@ static const char *entry_add(struct lock_rules *rules, struct rule_entry *entry,
         entry_free(entry);
         return error;
     }
-    *list = memory_realloc(*list, (*count + 1) * sizeof(struct rule_entry *));
-    (*list)[(*count)++] = entry;
+    *ARRAY_ADD(*list, *count) = entry;
     if (entry->literal_len > 0)
         rules->begins[(unsigned char)entry->literal[0]] = true;
     else

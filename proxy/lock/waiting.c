@@ -146,9 +146,9 @@ static bool is_freed(const struct waiting *t, uint64_t hash, uint64_t fence) {
 }
 
 static struct waiter *session_waiter(struct waiting *t, uint64_t session) {
-    for (struct table_link *it = table_chain(&t->sessions, session); it; it = it->next)
-        if (session_hash(it) == session)
-            return LIST_ENTRY(it, struct waiter, by_session);
+    TABLE_CHAIN(w, &t->sessions, session, struct waiter, by_session)
+        if (w->session == session)
+            return w;
     return NULL;
 }
 
@@ -535,8 +535,8 @@ void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_
 }
 
 void waiting_free(struct waiting *t) {
-    for (struct kept_place *n; (n = LIST_FIRST(&t->kept, struct kept_place, by_age));)
-        kept_remove(t, n);
+    for (struct kept_place *k; (k = LIST_FIRST(&t->kept, struct kept_place, by_age));)
+        kept_remove(t, k);
     table_clear(&t->queues);
     table_clear(&t->sessions);
     pthread_mutex_destroy(&t->mutex);

@@ -310,6 +310,6 @@ void accept_close(struct worker *w, bool shared_only) {
 }
 
 void accept_drop_guests(struct worker *w) {
-    for (struct guest *n; (n = LIST_FIRST(&thread_of(w)->guests, struct guest, link));)
-        guest_leave(n);
+    for (struct guest *g; (g = LIST_FIRST(&thread_of(w)->guests, struct guest, link));)
+        guest_leave(g);
 }

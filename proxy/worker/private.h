@@ -63,7 +63,7 @@ struct worker_thread {
     struct request_owner presence;
     int64_t evictions_ms; /* when it last asked the nodes */
     int64_t capacity_ms;  /* when it last asked for maxclients */
-    int64_t presence_ms;  /* when presence_tick last asked */
+    int64_t presence_ms;  /* when questions_tick last asked */
     bool presence_asking;
     bool space_asking;                            /* same_redis.c has asked for the mark */
     bool space_waits;                             /* the worker will open once the mark is found */

@@ -401,7 +401,7 @@ struct times_row {
 
 struct times_rows {
     const struct report *report;
-    size_t steps, count, cap;
+    size_t steps, count;
     struct times_row *rows;
 };
 
@@ -410,11 +410,7 @@ static void add_times(void *arg, const struct lock_workload *f) {
     if ((f->times->holds == 0 && f->times->waits == 0) ||
         !selects(all->report, f->pattern, strlen(f->pattern), &all->steps))
         return;
-    if (all->count == all->cap) {
-        all->cap = all->cap ? 2 * all->cap : 64;
-        all->rows = memory_realloc(all->rows, all->cap * sizeof(*all->rows));
-    }
-    struct times_row *row = &all->rows[all->count++];
+    struct times_row *row = ARRAY_ADD(all->rows, all->count);
     *row = (struct times_row){.times = *f->times};
     snprintf(row->pattern, sizeof(row->pattern), "%s", f->pattern);
     snprintf(row->client, sizeof(row->client), "%s", f->client);

@@ -48,8 +48,8 @@ static void take_config(struct worker *w) {
 }
 
 static void free_closed(struct worker *w) {
-    for (struct session *n; (n = LIST_FIRST(&w->closed, struct session, link));)
-        session_free(n);
+    for (struct session *s; (s = LIST_FIRST(&w->closed, struct session, link));)
+        session_free(s);
 }
 
 /* ---- the end of a worker ------------------------------------------------------------------------------ */
@@ -441,7 +441,6 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
         list_init(lists[i]);
     chunk_pool_init(&w->chunks, CHUNKS_KEPT);
     resp_request_init(&w->scanner);
-    text_init(&w->build);
     w->scratch = memory_alloc(WORKER_SCRATCH);
     accept_init(w, opening->sockets, opening->socket_count);
     pthread_mutex_init(&thread_of(w)->board.mutex, NULL);

@@ -128,9 +128,8 @@ static void words_are_read(void **state) {
     }
     text[len++] = '"';
     struct monitor_line line;
-    struct text bytes;
+    struct text bytes = {0};
     struct resp_request request;
-    text_init(&bytes);
     resp_request_init(&request);
     assert_true(monitor_line_read(&line, text, len));
     assert_true(monitor_args_read(&line, &bytes, &request));
@@ -149,9 +148,8 @@ static void quotes_within_words(void **state) {
                                "end\\xff\" \"\"\"";
     static const char *const words[] = {"EVAL", "return \"a\" .. 'b'", NULL, "\""};
     struct monitor_line line;
-    struct text bytes;
+    struct text bytes = {0};
     struct resp_request request;
-    text_init(&bytes);
     resp_request_init(&request);
     assert_true(monitor_line_read(&line, text, sizeof(text) - 1));
     assert_true(monitor_args_read(&line, &bytes, &request));

@@ -522,12 +522,17 @@ static const struct {
     {TEXT("\"a\0b\""), NULL},
 };
 
-/* Encodes a line into a buffer of exactly the promised bound. Returns the length, or -1; *out is the caller's. */
+/* Encodes a line into a buffer of exactly the promised bound. Returns the length, or -1; *out is the caller's. The
+ * bytes behind what was encoded stay as they were: a line may contain a password. */
 static int64_t encode_line(struct text line, char **out) {
     char *copy = copy_of(line.s, line.len);
-    *out = malloc(resp_inline_bound(line.len));
+    size_t bound = resp_inline_bound(line.len);
+    *out = malloc(bound);
     assert_non_null(*out);
+    memset(*out, 0x5a, bound);
     int64_t n = resp_inline_encode(copy, line.len, *out);
+    for (size_t i = n > 0 ? (size_t)n : 0; i < bound; i++)
+        assert_int_equal((*out)[i], 0x5a);
     free(copy);
     return n;
 }

@@ -47,11 +47,10 @@ static void rows_open(struct worker *w) {
 }
 
 static void rows_close(struct worker *w) {
-    struct list_node *n;
-    while ((n = list_first(&w->discovered->used)))
-        row_free(LIST_ENTRY(n, struct discovered, link));
-    while ((n = list_first(&w->discovered->before)))
-        row_free(LIST_ENTRY(n, struct discovered, link));
+    LIST_EACH_SAFE(row, &w->discovered->used, struct discovered, link)
+        row_free(row);
+    LIST_EACH_SAFE(row, &w->discovered->before, struct discovered, link)
+        row_free(row);
     memory_free(w->discovered);
 }
 

@@ -214,17 +214,15 @@ static bool merge_elements(const struct masters *m, struct text *out) {
     bool right = true, all = m->merge == MERGE_APPEND;
     for (size_t i = 0; right && i < m->count; i++) {
         right = read_array(&m->replies[i], &p, &end, &n);
-        if (right)
-            names = memory_realloc(names, (count + (size_t)n + 1) * sizeof(*names));
         for (int64_t k = 0; right && k < n; k++) {
             const char *next = resp_item_end(p, end);
             right = next != NULL;
             if (right)
-                names[count++] = (struct name){p, (size_t)(next - p)};
+                *ARRAY_ADD(names, count) = (struct name){p, (size_t)(next - p)};
             p = next;
         }
     }
-    if (right && !all)
+    if (right && !all && count > 0)
         qsort(names, count, sizeof(*names), name_compare);
     for (size_t i = 0; right && i < count; i++)
         if (all || shown == 0 || name_compare(&names[shown - 1], &names[i]) != 0)

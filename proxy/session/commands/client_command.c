@@ -28,7 +28,6 @@ static const int64_t PAUSE_LONGEST_MS = INT64_MAX / 2; /* for a longer pause Red
 enum {
     IDS_MAX = 10000,      /* in one CLIENT LIST ID */
     CLIENTS_A_STEP = 200, /* visited in a step */
-    SHOWN_MORE = 256,     /* memory for lines grows by so many */
     CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX
 };
 
@@ -275,11 +274,9 @@ static void visit(struct admin *a, struct session *s) {
     if (!meant(a, s))
         return;
     if (a->verb == ADMIN_LIST) {
-        if (a->shown_count % SHOWN_MORE == 0)
-            a->shown = memory_realloc(a->shown, (a->shown_count + SHOWN_MORE) * sizeof(*a->shown));
         struct text line = {0};
         client_show(s, self ? a->asked : 0, &line);
-        a->shown[a->shown_count++] = (struct shown){(int64_t)s->lock.id, line.data};
+        *ARRAY_ADD(a->shown, a->shown_count) = (struct shown){(int64_t)s->lock.id, line.data};
     } else if (a->verb == ADMIN_UNBLOCK) {
         a->unblocked = fence_unblock(s, a->error) || blocking_unblock(s, a->error, blocked_at, a);
     } else if (!self || !a->spare_self) {

@@ -401,8 +401,7 @@ static bool proxy_shown(struct session *s, const struct request_class *k) {
         return false;
     for (size_t i = 0; i < count; i++)
         words[i] = class_arg(k, i + 1, &lens[i]);
-    struct text reply;
-    text_init(&reply);
+    struct text reply = {0};
     bool known = shared->admin(shared->admin_arg, s->worker, words, lens, count, s->lane.protocol == 3, &reply);
     if (known)
         session_answer(s, k->command, reply.data, reply.len);

@@ -96,7 +96,7 @@ void broadcast_inbox_close(struct worker *w) {
 
 void broadcast_inbox_clear(struct worker *w) {
     invariant(w->broadcasts.closed, "an open mailbox is cleared");
-    for (struct broadcast *n; (n = LIST_FIRST(&w->broadcasts.begun, struct broadcast, at_home));)
-        broadcast_end(n);
+    for (struct broadcast *b; (b = LIST_FIRST(&w->broadcasts.begun, struct broadcast, at_home));)
+        broadcast_end(b);
     pthread_mutex_destroy(&w->broadcasts.mutex);
 }

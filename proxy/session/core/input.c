@@ -227,7 +227,6 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
         char *out = text_reserve(&encoded, resp_inline_bound(r->line_len));
         int64_t n = resp_inline_encode(data, r->line_len, out);
         if (n <= 0) {
-            secret_overwrite(encoded.data, encoded.cap); /* words before the fault */
             text_clear(&encoded);
             if (n < 0) {
                 session_protocol_error(s, "Protocol error: unbalanced quotes in request");
@@ -248,7 +247,7 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     if (resp_request_read(&canonical, encoded.data, encoded.len) && canonical.form == RESP_MULTIBULK)
         result = w->hooks->dispatch(s, &canonical, encoded.data);
     if (w->secret || result == DISPATCH_WAIT)        /* a waiting request is encoded again */
-        secret_overwrite(encoded.data, encoded.cap); /* behind the request are parts of its words */
+        secret_overwrite(encoded.data, encoded.len);
     if (w->secret && s->state != SESSION_CLOSED)
         secret_overwrite(data, r->len);
     if (w->secret && r->form != RESP_INLINE)

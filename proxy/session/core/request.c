@@ -169,8 +169,8 @@ static __attribute__((noinline)) void request_free_more(struct request *r) {
     r->owner = NULL;
     if (owner && owner->ops->free)
         owner->ops->free(owner);
-    for (struct call *n; (n = LIST_SHIFT(&r->parts, struct call, link));)
-        call_release(r->worker, n);
+    for (struct call *part; (part = LIST_SHIFT(&r->parts, struct call, link));)
+        call_release(r->worker, part);
 }
 
 static inline void request_free(struct request *r) {

@@ -468,8 +468,8 @@ static void watched_again(struct ev_loop *loop, struct ev_timer *timer, int even
     struct resp_request r;
     struct request_class k;
     const char *error = NULL;
-    for (struct call *n; (n = LIST_FIRST(&request->parts, struct call, link));)
-        call_release(request->worker, n);
+    for (struct call *last; (last = LIST_FIRST(&request->parts, struct call, link));) /* of the last attempt */
+        call_release(request->worker, last);
     request->parts_left = 0;
     if (!resp_request_read(&r, b->command.data, b->command.len)) { /* the command was valid before */
         resp_request_clear(&r);

@@ -112,8 +112,8 @@ static void bundle_free(struct bundle *b) {
 
 static void calls_end(struct worker *w, struct session *s, struct bundle *b, const struct call_end *end) {
     struct lock_answer out;
-    for (struct lock_call *n; (n = LIST_SHIFT(&b->locks.calls, struct lock_call, queued));)
-        lock_finish(w, s, n, end, &out);
+    for (struct lock_call *l; (l = LIST_SHIFT(&b->locks.calls, struct lock_call, queued));)
+        lock_finish(w, s, l, end, &out);
 }
 
 /* Sends the steps of the calls that have not ended. If the session is closed (s NULL), no step can be sent: `end`, the
@@ -124,8 +124,8 @@ static void send_steps(struct worker *w, struct session *s, const struct command
     bool known = resp_request_read(&r, b->command.data, b->command.len);
     if (!s || !known)
         calls_end(w, s, b, end);
-    for (struct lock_call *n; (n = LIST_SHIFT(&b->locks.calls, struct lock_call, queued));)
-        step_submit(s, c, n, &r, b->command.data, b->key_count);
+    for (struct lock_call *l; (l = LIST_SHIFT(&b->locks.calls, struct lock_call, queued));)
+        step_submit(s, c, l, &r, b->command.data, b->key_count);
     resp_request_clear(&r);
 }
 

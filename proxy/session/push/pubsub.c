@@ -72,8 +72,8 @@ void pubsub_drop(struct session *s) {
     struct pubsub *p = push_of(s)->pubsub;
     if (!p)
         return;
-    for (struct feed *n; (n = LIST_FIRST(&p->feeds, struct feed, link));)
-        feed_free(n);
+    for (struct feed *f; (f = LIST_FIRST(&p->feeds, struct feed, link));)
+        feed_free(f);
     struct request *waiting = p->waiting;
     push_of(s)->pubsub = NULL;
     s->listens = false;

@@ -46,8 +46,8 @@ void early_free(struct early *early) {
 void transaction_free(struct transaction *t, struct session *s, bool clean) {
     invariant(!s || transaction_of(s) != t, "a session keeps a transaction that is freed");
     transaction_items_free(t, s, &lock_not_sent_end);
-    for (struct early *n; (n = LIST_SHIFT(&t->early, struct early, link));)
-        early_free(n);
+    for (struct early *early; (early = LIST_SHIFT(&t->early, struct early, link));)
+        early_free(early);
     transaction_unpin(t, clean);
     text_clear(&t->watched);
     text_clear(&t->voted);

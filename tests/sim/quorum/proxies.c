@@ -226,7 +226,6 @@ static void worker_make(struct q_proxy *p) {
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         list_init(lists[i]);
     chunk_pool_init(&v->chunks, 4);
-    text_init(&v->build);
     locks_room.worker_opens(v);
 }
 
