@@ -122,8 +122,7 @@ enum resp_status resp_body_scan(struct resp_body *b, const char *data, size_t le
 size_t resp_inline_bound(size_t line_len);
 /* Splits an inline request's line as Redis does (quotes, \x escapes) and writes the same request as a
  * multibulk to `out`. Returns its length, 0 for a line without a word, -1 for unbalanced quotes (see
- * resp_unbalanced_quotes). A NUL byte ends the line.
- */
+ * resp_unbalanced_quotes). A NUL byte ends the line. */
 int64_t resp_inline_encode(const char *line, size_t line_len, char *out);
 
 /* Redis's text, after "-ERR ", before it closes a connection that sent unbalanced quotes. */
