@@ -284,8 +284,8 @@ static void visit(struct admin *a, struct session *s) {
         a->unblocked = fence_unblock(s, a->error) || blocking_unblock(s, a->error, blocked_at, a);
     } else if (!self || !a->spare_self) {
         a->killed++;
-        if (self) /* in its own thread */
-            a->request->close_after = true;
+        if (self)
+            a->request->close_after = true; /* after the reply; this visit is in the session's own thread */
         else
             session_close(s, "CLIENT KILL");
     }
@@ -337,10 +337,10 @@ static void reply_list(struct admin *a, struct request *r) {
     struct text lines = {0}, reply = {0};
     if (a->shown_count > 1)
         qsort(a->shown, a->shown_count, sizeof(*a->shown), by_number);
-    for (size_t i = 0; i < (a->id_count > 0 ? a->id_count : a->shown_count); i++) {
-        struct shown wanted = {.id = a->id_count > 0 ? a->ids[i] : a->shown[i].id}, *found = NULL;
-        if (a->shown_count > 0)
-            found = bsearch(&wanted, a->shown, a->shown_count, sizeof(wanted), by_number);
+    for (size_t i = 0; a->id_count == 0 && i < a->shown_count; i++)
+        text_append(&lines, a->shown[i].line, strlen(a->shown[i].line));
+    for (size_t i = 0; a->shown_count > 0 && i < a->id_count; i++) {
+        const struct shown *found = bsearch(&a->ids[i], a->shown, a->shown_count, sizeof(*found), by_number);
         if (found)
             text_append(&lines, found->line, strlen(found->line));
     }
@@ -360,7 +360,8 @@ static void reply_number(struct request *r, int64_t n) {
     request_reply(r, line, resp_header_write(line, ':', n), true);
 }
 
-/* Replies to UNBLOCK as the node at which the client is blocked does, which knows whether it still is. */
+/* Replies to UNBLOCK as the node does at which the client is blocked: nodes have their own client numbers, and know
+ * whether the client is still blocked. */
 static void reply_unblock(struct admin *a, struct request *r) {
     struct worker *w = r->worker;
     struct upstream *u = w->upstream;
@@ -411,8 +412,10 @@ static void admin_done(struct broadcast *t) {
 /* The number of a client that no node has. Valkey does not accept 0. */
 #define NOBODY "9223372036854775807"
 
-/* Whether the end of the probe permits the command: a plain reply, or PAUSE -1's own error. While no node answers,
- * operators without login may see and end connections, if the node granted them as much before. */
+/* Whether the end of the probe permits the command. With the right, LIST ID NOBODY, UNBLOCK 0 and KILL get a plain
+ * reply, PAUSE -1 an error of its own. If no node could judge it: operators without login need to see and end
+ * connections while a node is down, and may, if the node granted clients without login as much before. A pause would
+ * last beyond the node's return. */
 static bool allowed(const struct admin *a, const struct request *r, const struct call_end *end) {
     if (end->error)
         return end->why != UPSTREAM_REFUSED &&

@@ -165,8 +165,8 @@ static enum dispatch_result queue_step(struct session *s, const struct command *
     return queue_script(s, &request->call, c, kind, lock, 1);
 }
 
-/* Turns SETEX, PSETEX, or a plain SET, after WATCH and GET of its key (K3) into a swap that replies as SET does: it
- * takes over the lease that the session was shown. */
+/* Turns SETEX, PSETEX, or a SET without NX, XX and GET, after WATCH and GET of its key (K3) into a swap that replies as
+ * SET does: it takes over the lease that the session was shown. */
 static void compare_and_set(const struct session *s, const char *key, size_t len, const struct lock_rule *rule,
                             struct lock_command *lc) {
     bool sets = lc->verb == LOCK_REPLACE && lc->script == SCRIPT_REPLACE;
@@ -258,7 +258,8 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
     return note;
 }
 
-/* Notes a queued command on semaphores (`permits`), or with audited keys, for EXEC's element. False: none. */
+/* Notes a queued command on semaphores (`permits`), or with audited keys; EXEC's element will show its effect. False:
+ * there is nothing to note. */
 static bool queue_noted(struct session *s, const struct request_class *k, bool permits) {
     struct transaction *t = transaction_of(s);
     struct permit_note *taken = NULL;
@@ -398,7 +399,8 @@ static enum dispatch_result queue_by_key(struct session *s, const struct request
 
 /* ---- the way ----------------------------------------------------------------------------------------- */
 
-/* Queues a command that changes the session, once EXEC has run it. */
+/* Queues a command that changes the session: the node runs it in its turn, and the session changes once EXEC has run
+ * it. */
 static enum dispatch_result queue_state(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     bool own_password = s->worker->config->requirepass != NULL;

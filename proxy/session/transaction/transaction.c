@@ -386,9 +386,10 @@ bool transaction_ready(struct session *s, const struct command *c, int slot, enu
         return false;
     if (!t->pin && !error) {
         struct upstream_node *node = pin_node(s, slot);
-        if (!pin_to(s, node, slot, &error) && pin_await_map_first(s, node))
+        if (pin_to(s, node, slot, &error))
+            t->scouting = slot < 0;
+        else if (pin_await_map_first(s, node))
             return false;
-        t->scouting = slot < 0;
     }
     if (error) {
         *result = transaction_refuse(s, c, "%s", error);
