@@ -166,7 +166,6 @@ static int by_number(const void *a, const void *b) {
 }
 
 static bool list_words(struct admin *a, const struct request_class *k) {
-    size_t len;
     if (k->request->argc == 2)
         return true;
     if (k->request->argc == 4 && class_arg_is(k, 2, "type"))
@@ -175,11 +174,9 @@ static bool list_words(struct admin *a, const struct request_class *k) {
         return false;
     a->id_count = k->request->argc - 3;
     a->ids = memory_zalloc(a->id_count * sizeof(*a->ids));
-    for (size_t i = 0; i < a->id_count; i++) {
-        const char *id = class_arg(k, i + 3, &len);
-        if (!resp_integer(id, len, &a->ids[i]))
+    for (size_t i = 0; i < a->id_count; i++)
+        if (!request_arg_integer(k->request, k->bytes, i + 3, &a->ids[i]))
             return false;
-    }
     a->sorted = memory_alloc(a->id_count * sizeof(*a->sorted));
     memcpy(a->sorted, a->ids, a->id_count * sizeof(*a->sorted));
     qsort(a->sorted, a->id_count, sizeof(*a->sorted), by_number);
@@ -223,12 +220,10 @@ static bool kill_words(struct admin *a, const struct request_class *k) {
 }
 
 static bool pause_words(struct admin *a, const struct request_class *k) {
-    size_t len;
     if (k->request->argc != 3 && k->request->argc != 4)
         return false;
-    const char *ms = class_arg(k, 2, &len);
     a->all = k->request->argc == 3 || class_arg_is(k, 3, "all");
-    return resp_integer(ms, len, &a->ms) && a->ms >= 0 && a->ms <= PAUSE_LONGEST_MS &&
+    return request_arg_integer(k->request, k->bytes, 2, &a->ms) && a->ms >= 0 && a->ms <= PAUSE_LONGEST_MS &&
            (a->all || class_arg_is(k, 3, "write"));
 }
 
@@ -491,7 +486,7 @@ static enum dispatch_result client_setname(struct session *s, const struct reque
 static enum dispatch_result client_getname(struct session *s, const struct request_class *k) {
     struct text reply = {0};
     if (s->name)
-        append_bulk(&reply, s->name, strlen(s->name));
+        text_bulk(&reply, s->name, strlen(s->name));
     else
         text_printf(&reply, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
     return session_answer_text(s, k->command, &reply);

@@ -166,8 +166,8 @@ struct explanation {
 };
 
 static void pair_of(struct explanation *x, const char *name, const char *value, size_t len) {
-    append_bulk(&x->body, name, strlen(name));
-    append_bulk(&x->body, value, len);
+    text_bulk(&x->body, name, strlen(name));
+    text_bulk(&x->body, value, len);
     x->count += 2;
 }
 
@@ -373,7 +373,7 @@ static enum dispatch_result proxy_semaphore(struct session *s, const struct comm
     int64_t held = permits_show(w->shared->permits, &name, PERMITS_SHOWN, worker_now(w), &holders);
     pair_of(&x, "key", key, len);
     pair(&x, "kind", "semaphore");
-    append_bulk(&x.body, "permits", sizeof("permits") - 1);
+    text_bulk(&x.body, "permits", sizeof("permits") - 1);
     text_printf(&x.body, ":%lld\r\n", (long long)held);
     x.count += 2;
     pair_of(&x, "holders", holders.len > 0 ? holders.data : "", holders.len);

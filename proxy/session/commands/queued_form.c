@@ -411,12 +411,10 @@ static enum dispatch_result queue_state(struct session *s, const struct request_
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
                                   "password of its own (requirepass)");
     bool logs_in = local_logs_in(k);
-    size_t len;
     int64_t db;
     if (logs_in && wrong_too_often(s, 0))
         return transaction_refuse(s, c, "%s", LOCAL_TOO_OFTEN);
-    const char *first = k->request->argc > 1 ? class_arg(k, 1, &len) : NULL;
-    if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
+    if (c->id == COMMAND_SELECT && request_arg_integer(k->request, k->bytes, 1, &db) && db >= 0 && db <= INT32_MAX)
         s->queued_db = (uint32_t)db;
     transaction_of(s)->unclean = true;
     enum dispatch_result result = queue_as(s, k, SLOT_NONE, local_element);
