@@ -73,6 +73,7 @@ bool wrong_too_often(const struct session *s, uint32_t login);
 /* A login is queued in MULTI: it counts as a wrong one until its element of EXEC's array has come. */
 void wrong_queued(const struct session *s);
 
+/* Handles the PROXY commands. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct request_class *k);
 
 /* Asks the node for the rights of clients without login. */
@@ -116,4 +117,5 @@ enum dispatch_result proxy_switch(struct session *s, const struct command *c);
 
 /* ---- slow.c ---- */
 
+/* Notes a call that has taken long. */
 void slow_note(const struct call *c, const struct upstream_late *late);

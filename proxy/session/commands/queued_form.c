@@ -26,8 +26,9 @@ static const char QUEUED[] = "+QUEUED\r\n";
 
 /* ---- the node's replies ----------------------------------------------------------------------------------- */
 
-/* The client's error for the end of a command's call, or of a part; NULL: none. A redirected command was not queued, so
- * its transaction is void; the client knows no nodes, and gets another reason. */
+/* Finds the error for the client in the end of a command's call, or of one of its parts; NULL: none. A redirected
+ * command was not queued, so its transaction is void. The client knows no nodes, so it gets the reason in other words.
+ */
 static const char *queued_error(const struct call *c, const struct call_end *end, char *text, size_t size) {
     if (end->error)
         return end->error;

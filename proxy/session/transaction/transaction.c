@@ -99,7 +99,8 @@ static bool pin_to(struct session *s, struct upstream_node *node, int slot, cons
 }
 
 /* Repeats the first request on the pin, if its node was out of reach: at the node that has taken over, or once the map
- * shows that node; then `c` ends again. Nothing was watched, and nothing was sent after a MULTI. False: it is not. */
+ * shows that node; then `c` ends again. Nothing was watched, and nothing was sent after a MULTI. Returns whether it is
+ * repeated. */
 static bool begin_anew(struct call *c, const struct call_end *end, void (*send)(struct request *r)) {
     struct session *s = c->request->session;
     struct transaction *t = transaction_of(s);

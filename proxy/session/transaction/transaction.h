@@ -105,8 +105,8 @@ struct early {
     char bytes[];
 };
 
-/* Makes the transaction's node ready for commands; `slot` is the current command's, or SLOT_NONE. False: *result; the
- * node has to answer first, or the client has got the reason. */
+/* Makes the transaction's node ready for commands; `slot` is the current command's, or SLOT_NONE. False: *result is
+ * the result, since the node has to answer first, or the client has got the reason. */
 bool transaction_ready(struct session *s, const struct command *c, int slot, enum dispatch_result *result);
 /* Whether the transaction watches the key. */
 bool transaction_watches(const struct session *s, const char *key, size_t len);
