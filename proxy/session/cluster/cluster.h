@@ -25,7 +25,8 @@ const char *cluster_wrong(const struct request_class *k, char *out, size_t size)
 /* Handles KEYS, SCAN and RANDOMKEY; removes guard records from the replies (keyspace.c). */
 enum dispatch_result keyspace_dispatch(struct session *s, const struct request_class *k);
 
-/* Forwards a request whose reply is an array of keys, and removes guard records from the reply. */
+/* Forwards a request whose reply is an array of keys to the node of `slot`, and removes guard records from the
+ * reply. */
 enum dispatch_result keyspace_forward(struct session *s, const struct request_class *k, int slot);
 
 /* Appends the reply of KEYS, SCAN or RANDOMKEY without guard records. */

@@ -9,8 +9,8 @@
  * Each worker has its own rows. A row is asked for again after a while, since modules come and go. A row that was used
  * is only freed with the worker, since requests in flight point to it.
  */
+#include <ctype.h>
 #include <string.h>
-#include <strings.h>
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
@@ -26,7 +26,7 @@ struct discovered {
     bool asking; /* it is being asked for again */
     size_t name_len, answer_len;
     char *answer; /* the reply from which `info` was read */
-    char name[];
+    char name[];  /* in lower case */
 };
 
 struct discovery_rows {
@@ -58,7 +58,10 @@ const struct session_room cluster_room = {.worker_opens = rows_open, .worker_clo
 
 static struct discovered *row_find(struct worker *w, const char *name, size_t len) {
     LIST_EACH(row, &w->discovered->used, struct discovered, link) {
-        if (row->name_len != len || strncasecmp(row->name, name, len) != 0)
+        bool same = row->name_len == len;
+        for (size_t i = 0; same && i < len; i++) /* a name may have any bytes, NUL too */
+            same = row->name[i] == (char)tolower((unsigned char)name[i]);
+        if (!same)
             continue;
         if (w->discovered->used.next != &row->link) {
             list_remove(&row->link);
@@ -112,8 +115,9 @@ static void question_done(struct call *c, const struct call_end *end) {
         if (row)
             row_retire(w, row);
         row = row_room(w) ? memory_zalloc(sizeof(*row) + name->len) : NULL;
+        for (size_t i = 0; row && i < name->len; i++)
+            row->name[i] = (char)tolower((unsigned char)name->bytes[i]);
         if (row) {
-            memcpy(row->name, name->bytes, name->len);
             row->name_len = name->len;
             row->asked_ms = worker_now(w);
             row->info = answer ? command_info_read(answer, answer + len) : NULL;

@@ -161,11 +161,10 @@ static void scan_done(struct call *c, const struct call_end *end) {
 static void scan_dispatch(struct session *s, struct request *request, const struct request_class *k) {
     struct worker *w = s->worker;
     struct keyspace *all = REQUEST_OWNER(request, struct keyspace);
-    size_t len;
-    const char *text = class_arg(k, 1, &len);
     int64_t cursor;
     request->call.done = scan_done;
-    if (!upstream_is_cluster(w->upstream) || all->masters == 0 || !resp_integer(text, len, &cursor) || cursor < 0) {
+    if (!upstream_is_cluster(w->upstream) || all->masters == 0 ||
+        !request_arg_integer(k->request, k->bytes, 1, &cursor) || cursor < 0) {
         request->call.done = keys_filter_done;
         call_submit(&request->call, SLOT_NONE, k->bytes, k->request->len);
         return;

@@ -140,6 +140,7 @@ static void note_error(struct masters *m, const char *error, size_t len) {
 
 /* ---- merging ------------------------------------------------------------------------------------------ */
 
+/* Finds the elements of an array, and how many there are. False: it is none. */
 static bool read_array(const struct text *reply, const char **p, const char **end, int64_t *count) {
     struct resp_item item;
     *p = reply->data;
@@ -251,10 +252,11 @@ static bool merge_running(const struct masters *m, struct text *out) {
     return merge_first(m, out);
 }
 
-/* ---- INFO of several masters as one page ------------------------------------------------------------- */
-
-/* Counts and sizes are the sum over all masters, states the greatest value, and the keyspace that of the whole cluster.
+/* ---- INFO of several masters as one page ------------------------------------------------------------- *
+ *
+ * Counts and sizes are the sum over all masters, states the greatest value, and the keyspace that of the whole cluster.
  * All other lines are the first master's. Clients that a CLIENT PAUSE holds (`paused`) count as blocked. */
+
 enum { DATABASES_SHOWN = 16 };
 
 static const char *const ADDED[] = {"connected_clients",
@@ -303,6 +305,7 @@ static bool listed(const char *const *names, const char *name, size_t len) {
     return *names != NULL;
 }
 
+/* Finds the value of a line that begins with "name:", or NULL. */
 static const char *field_value(const char *page, const char *name, size_t len) {
     for (const char *line = page; line; line = strchr(line, '\n')) {
         if (*line == '\n')
@@ -461,7 +464,8 @@ static void masters_finish(struct request *r) {
  *
  *      visit every thread ── it reads disconnects, and closes ──> ask each master for a PING ──> PUBSUB
  *
- * The reply to PING shows that the node has seen the closed connections. */
+ * The reply to PING shows that the node has seen the closed connections, since it handles everything that it has read
+ * before it replies. */
 
 /* Turns of a loop in a visit: it reads the disconnects, closes the sessions, closes the connections to the nodes. */
 enum { TURNS = 4 };
@@ -550,8 +554,8 @@ static void master_done(struct call *c, const struct call_end *end) {
         masters_finish(r);
 }
 
-/* Asks a master; over a separate connection in database 0, since a node that runs a script refuses SELECT. */
-static void ask_master(struct session *s, struct request *request, size_t i, const char *bytes, size_t len) {
+/* Asks over a separate connection, in database 0: a node that runs a script refuses SELECT. */
+static void ask_apart(struct session *s, struct request *request, size_t i, const char *bytes, size_t len) {
     static const struct upstream_pin_events none;
     struct masters *m = REQUEST_OWNER(request, struct masters);
     struct upstream *u = s->worker->upstream;
@@ -560,19 +564,15 @@ static void ask_master(struct session *s, struct request *request, size_t i, con
     char client[SESSION_ADDRESS_MAX];
     struct upstream_claim claim = {.client = session_host(s, client, sizeof(client))};
     lane.db = 0;
-    invariant(i < m->count && !(m->pins && m->pins[i]), "master %zu of %zu", i, m->count);
-    if (m->pins)
-        m->pins[i] = upstream_pin_open(u, upstream_master(u, i), &lane, &claim, &none, &error);
-    if (m->pins && !m->pins[i]) {
+    invariant(i < m->count && !m->pins[i], "master %zu of %zu", i, m->count);
+    m->pins[i] = upstream_pin_open(u, upstream_master(u, i), &lane, &claim, &none, &error);
+    if (!m->pins[i]) {
         note_error(m, error, strlen(error));
         return;
     }
     struct call *call = call_new(request, master_done);
     call->index = (uint32_t)i;
-    if (m->pins)
-        call_submit_pin(call, m->pins[i], bytes, len, false);
-    else
-        call_submit_master(call, i, bytes, len);
+    call_submit_pin(call, m->pins[i], bytes, len, false);
 }
 
 enum dispatch_result masters_dispatch(struct session *s, const struct request_class *k) {
@@ -601,8 +601,15 @@ enum dispatch_result masters_dispatch(struct session *s, const struct request_cl
     m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
     request_own(request, &m->owner, &masters_ops);
     request->parts_left = 1; /* held here until all are asked, since some may end at once */
-    for (size_t i = 0; i < m->count; i++)
-        ask_master(s, request, i, k->bytes, k->request->len);
+    for (size_t i = 0; i < m->count; i++) {
+        if (way->apart) {
+            ask_apart(s, request, i, k->bytes, k->request->len);
+            continue;
+        }
+        struct call *call = call_new(request, master_done);
+        call->index = (uint32_t)i;
+        call_submit_master(call, i, k->bytes, k->request->len);
+    }
     if (--request->parts_left == 0)
         masters_finish(request);
     return DISPATCHED;

@@ -4,10 +4,10 @@
  *      MGET a b c ──┬─ part: a c (slot 1) ──> node ──┐
  *                   └─ part: b   (slot 2) ──> node ──┴─> array in the order of the keys
  *
- * A part has the keys of one slot (on a standalone: all keys). But each lock key of DEL and UNLINK is a part, a script;
- * a part of MSET with lock keys is one script. Only some of many scripts are in flight at once, so that other clients'
- * lock commands are not delayed. The first error of a part is the reply. Fenced data besides locks is a part that goes
- * first, and alone: if it is refused, no lock is released.
+ * A part has the keys of one slot (on a standalone: all keys). Exceptions: each lock key of DEL and UNLINK is a
+ * separate part, which is a script; a part of MSET with lock keys is one script. Only some of many scripts are in
+ * flight at once, so that other clients' lock commands are not delayed. The first error of a part is the reply. Fenced
+ * data besides locks is a part that goes first, and alone: if it is refused, no lock is released.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,7 +231,8 @@ static void split_go_on(struct request *r, size_t at_once) {
         split_finish(r);
 }
 
-/* Handles a closed session: the waiting parts are sent while it is still known, without checks in other slots. */
+/* Handles a closed session. The client has sent the whole command, so its waiting parts are sent while the session is
+ * still known. The checks of locks in other slots are dropped. */
 static void split_left(struct request *r) {
     struct split *split = REQUEST_OWNER(r, struct split);
     if (split->waiting > 0) {

@@ -165,7 +165,6 @@ static int by_number(const void *a, const void *b) {
 }
 
 static bool list_words(struct admin *a, const struct request_class *k) {
-    size_t len;
     if (k->request->argc == 2)
         return true;
     if (k->request->argc == 4 && class_arg_is(k, 2, "type"))
@@ -174,11 +173,9 @@ static bool list_words(struct admin *a, const struct request_class *k) {
         return false;
     a->id_count = k->request->argc - 3;
     a->ids = memory_zalloc(a->id_count * sizeof(*a->ids));
-    for (size_t i = 0; i < a->id_count; i++) {
-        const char *id = class_arg(k, i + 3, &len);
-        if (!resp_integer(id, len, &a->ids[i]))
+    for (size_t i = 0; i < a->id_count; i++)
+        if (!request_arg_integer(k->request, k->bytes, i + 3, &a->ids[i]))
             return false;
-    }
     a->sorted = memory_alloc(a->id_count * sizeof(*a->sorted));
     memcpy(a->sorted, a->ids, a->id_count * sizeof(*a->sorted));
     qsort(a->sorted, a->id_count, sizeof(*a->sorted), by_number);
@@ -222,12 +219,10 @@ static bool kill_words(struct admin *a, const struct request_class *k) {
 }
 
 static bool pause_words(struct admin *a, const struct request_class *k) {
-    size_t len;
     if (k->request->argc != 3 && k->request->argc != 4)
         return false;
-    const char *ms = class_arg(k, 2, &len);
     a->all = k->request->argc == 3 || class_arg_is(k, 3, "all");
-    return resp_integer(ms, len, &a->ms) && a->ms >= 0 && a->ms <= PAUSE_LONGEST_MS &&
+    return request_arg_integer(k->request, k->bytes, 2, &a->ms) && a->ms >= 0 && a->ms <= PAUSE_LONGEST_MS &&
            (a->all || class_arg_is(k, 3, "write"));
 }
 
@@ -281,8 +276,8 @@ static void visit(struct admin *a, struct session *s) {
         a->unblocked = fence_unblock(s, a->error) || blocking_unblock(s, a->error, blocked_at, a);
     } else if (!self || !a->spare_self) {
         a->killed++;
-        if (self) /* in its own thread */
-            a->request->close_after = true;
+        if (self)
+            a->request->close_after = true; /* after the reply; this visit is in the session's own thread */
         else
             session_close(s, "CLIENT KILL");
     }
@@ -334,10 +329,10 @@ static void reply_list(struct admin *a, struct request *r) {
     struct text lines = {0}, reply = {0};
     if (a->shown_count > 1)
         qsort(a->shown, a->shown_count, sizeof(*a->shown), by_number);
-    for (size_t i = 0; i < (a->id_count > 0 ? a->id_count : a->shown_count); i++) {
-        struct shown wanted = {.id = a->id_count > 0 ? a->ids[i] : a->shown[i].id}, *found = NULL;
-        if (a->shown_count > 0)
-            found = bsearch(&wanted, a->shown, a->shown_count, sizeof(wanted), by_number);
+    for (size_t i = 0; a->id_count == 0 && i < a->shown_count; i++)
+        text_append(&lines, a->shown[i].line, strlen(a->shown[i].line));
+    for (size_t i = 0; a->shown_count > 0 && i < a->id_count; i++) {
+        const struct shown *found = bsearch(&a->ids[i], a->shown, a->shown_count, sizeof(*found), by_number);
         if (found)
             text_append(&lines, found->line, strlen(found->line));
     }
@@ -357,7 +352,8 @@ static void reply_number(struct request *r, int64_t n) {
     request_reply(r, line, resp_header_write(line, ':', n), true);
 }
 
-/* Replies to UNBLOCK as the node at which the client is blocked does, which knows whether it still is. */
+/* Replies to UNBLOCK as the node does at which the client is blocked: nodes have their own client numbers, and know
+ * whether the client is still blocked. */
 static void reply_unblock(struct admin *a, struct request *r) {
     struct worker *w = r->worker;
     struct upstream *u = w->upstream;
@@ -408,8 +404,10 @@ static void admin_done(struct broadcast *t) {
 /* The number of a client that no node has. Valkey does not accept 0. */
 #define NOBODY "9223372036854775807"
 
-/* Whether the end of the probe permits the command: a plain reply, or PAUSE -1's own error. While no node answers,
- * operators without login may see and end connections, if the node granted them as much before. */
+/* Whether the end of the probe permits the command. With the right, LIST ID NOBODY, UNBLOCK 0 and KILL get a plain
+ * reply, PAUSE -1 an error of its own. If no node could judge it: operators without login need to see and end
+ * connections while a node is down, and may, if the node granted clients without login as much before. A pause would
+ * last beyond the node's return. */
 static bool allowed(const struct admin *a, const struct request *r, const struct call_end *end) {
     if (end->error)
         return end->why != UPSTREAM_REFUSED &&
@@ -485,7 +483,7 @@ static enum dispatch_result client_setname(struct session *s, const struct reque
 static enum dispatch_result client_getname(struct session *s, const struct request_class *k) {
     struct text reply = {0};
     if (s->name)
-        append_bulk(&reply, s->name, strlen(s->name));
+        text_bulk(&reply, s->name, strlen(s->name));
     else
         text_printf(&reply, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
     return session_answer_text(s, k->command, &reply);

@@ -26,8 +26,9 @@
  * overwritten when they need not be sent again. Returns the result. `c` NULL: the command is not in the table. */
 static enum dispatch_result secret_end(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes, enum dispatch_result result) {
-    if (result != DISPATCHED || !c || !(c->flags & COMMAND_SECRET) ||
-        s->state == SESSION_CLOSED) /* the buffer is gone, or its bytes were overwritten */
+    if (result != DISPATCHED || !c || !(c->flags & COMMAND_SECRET))
+        return result;
+    if (s->state == SESSION_CLOSED) /* the buffer is gone, or its bytes were overwritten */
         return result;
     s->worker->secret = true;
     for (size_t i = 1; i < r->argc; i++)
@@ -63,7 +64,8 @@ enum dispatch_result refuse_doubted(struct session *s, const struct command *c) 
     return session_refuse(s, c, "%s", error);
 }
 
-/* Refuses a request before authentication, or lets it wait for a node's answer; `c` may be NULL. Redis's order. */
+/* Refuses a request before authentication, or lets it wait for a node's answer. `c` NULL: the command is not in the
+ * table. The checks are in Redis's order. */
 static enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c,
                                                    const struct resp_request *r, const char *bytes) {
     if (session_doubted(s))
@@ -170,7 +172,8 @@ static bool advise_watches(struct session *s, struct request_class *k) {
 static enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c, const struct resp_request *r,
                                               const char *bytes, uint32_t key_index, const struct lock_rule *rule);
 
-/* Whether the fence of a request's data decides: *result. If not, *apart: its data is sent before its locks. */
+/* Whether the fence of a request's data decides about the whole request; then *result is the result. If not, *apart
+ * says whether the data is a part of its own, which goes before the locks. */
 static bool fence_takes(struct session *s, const struct request_class *k, bool *apart, enum dispatch_result *result) {
     const char *error = NULL;
     enum fence_verdict verdict = fence_judge(s, k, &error);
@@ -183,6 +186,7 @@ static bool fence_takes(struct session *s, const struct request_class *k, bool *
     return verdict != FENCE_NOTHING && !*apart;
 }
 
+/* Dispatches a command whose keys are known. */
 static enum dispatch_result dispatch_keys(struct session *s, struct request_class *k) {
     const struct command *c = k->command;
     enum dispatch_result result;
@@ -295,7 +299,8 @@ static enum dispatch_result dispatch_need(struct session *s, struct request_clas
     return DISPATCHED;
 }
 
-/* Ends the class of a request. Notes data of a fence under audit, and semaphores that the command resets. */
+/* Ends the class of a request. Notes what other rooms do not look at: data of a fence under audit, and semaphores that
+ * the command resets. */
 static enum dispatch_result class_end(struct session *s, struct request_class *k, enum dispatch_result result) {
     if (result == DISPATCHED && k->fenced)
         fence_audit(s, k);
@@ -426,7 +431,8 @@ static enum dispatch_result dispatch_restricted(struct session *s, const struct 
     return class_pass(s, k, dispatch_arg_slot(s, k->request, k->bytes, 1));
 }
 
-/* on-loss error: the session's lease is over, and its next command gets an error. In MULTI, EXEC fails. */
+/* on-loss error: the session's lease is over, and its next command gets an error, and is not carried out. In MULTI that
+ * ends the transaction: EXEC answers the error, or fails later. */
 static enum dispatch_result dispatch_lost(struct session *s, const struct command *c) {
     bool ends = s->queues && c && (c->id == COMMAND_EXEC || c->id == COMMAND_DISCARD);
     if (ends && !transaction_may_end(s))

@@ -355,12 +355,10 @@ bool local_logs_in(const struct request_class *k) {
 }
 
 static enum dispatch_result do_hello(struct session *s, const struct request_class *k) {
-    size_t len;
-    const char *version = k->request->argc > 1 ? class_arg(k, 1, &len) : NULL;
     int64_t protocol = s->lane.protocol;
     if (session_doubted(s) && !local_logs_in(k))
         return refuse_doubted(s, k->command);
-    if (version && !resp_integer(version, len, &protocol))
+    if (k->request->argc > 1 && !request_arg_integer(k->request, k->bytes, 1, &protocol))
         return session_refuse(s, k->command, "ERR Protocol version is not an integer or out of range");
     if (protocol != 2 && protocol != 3)
         return session_refuse(s, k->command, "NOPROTO unsupported protocol version");
@@ -442,10 +440,8 @@ void local_element(struct session *s, const struct transaction_item *item, const
     if (known && element[0] != '-') {
         struct change *change = change_new(s);
         struct text error = {0};
-        size_t arg_len;
-        const char *first = r.argc > 1 ? class_arg(&k, 1, &arg_len) : NULL;
         int64_t number = 0;
-        bool read = first && resp_integer(first, arg_len, &number);
+        bool read = r.argc > 1 && request_arg_integer(&r, item->bytes, 1, &number);
         if (c->id == COMMAND_AUTH)
             (void)auth_login(s, change, &k);
         else if (c->id == COMMAND_HELLO)

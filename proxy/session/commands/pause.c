@@ -3,7 +3,8 @@
  *
  * Only clients are held: the proxy's own work (renewals, releases) goes on, and requests that were sent before. PROXY
  * is always answered, and so is a request with a wrong number of arguments. A pause of writes holds every script and
- * function that is not called read-only: what a script does, only its node knows. INFO counts the waiting clients.
+ * function that is not called read-only (EVAL_RO and similar): what a script does, only its node knows. Nodes do not
+ * know of the waiting clients, so the proxy adds their number to INFO.
  *
  * PROXY PAUSE holds what a node has to answer, errors too, since the node may be away. A transaction goes on to its
  * end, and clients may log in while the nodes are there: an operator has to, before PROXY RESUME. Nodes are restarted
@@ -20,6 +21,7 @@
  * old node that is another server takes writes, another proxy could give out the same locks there.
  *
  * Nothing that a client has asked for is under way once PAUSE has replied, but for clients that are blocked at a node.
+ * Later requests of the operator's session wait for the reply.
  */
 #include <stdio.h>
 #include <string.h>
@@ -276,7 +278,8 @@ static void all_are_quiet(struct broadcast *t) {
     again(p, w, 0., renew_more);
 }
 
-/* Counts the worker's clients that wait for a node, not in the proxy for a lock. Returns whether the visit is over. */
+/* Counts the worker's clients that wait for a node: those whose requests will end soon, and those that are blocked. A
+ * client that waits for a lock waits in the proxy. Returns whether the visit to the worker is over. */
 static bool quiet_look(struct stoppage *p, struct worker *w) {
     size_t blocked = 0, busy = 0;
     LIST_EACH(s, &w->sessions, const struct session, link) {

@@ -29,15 +29,16 @@ static inline struct command_state *commands_of(const struct session *s) {
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 
-/* The slot of an argument that may be a key: on a cluster, if it is there; or SLOT_NONE. */
+/* The slot of argument i, which may be a key; SLOT_NONE if the request is shorter, or there is no cluster. A command
+ * that neither the table nor the asked node knows is routed by argument 1, where most commands have their key. */
 int dispatch_arg_slot(const struct session *s, const struct resp_request *r, const char *bytes, size_t i);
 /* Lets a request wait for the node's first answer whether it requires a login; refuses it if there is no answer. */
 enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
 
 /* ---- read_from.c ------------------------------------------------------------------------------------- */
 
-/* For each request while worker->reads: sends a read the way of read-from (*result), or notes a write; c NULL: not in
- * the table. False: the request goes to its master. */
+/* Sends a read the way of read-from, or notes a write; c NULL: not in the table. True: *result is the result. False:
+ * the request goes to its master, as it would without read-from. To be called for each request while worker->reads. */
 bool read_from_takes(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                      enum dispatch_result *result);
 /* Notes a write that is forwarded while it arrives. */
@@ -57,7 +58,8 @@ enum dispatch_result local_dispatch(struct session *s, const struct request_clas
 bool local_logs_in(const struct request_class *k);
 extern const char LOCAL_TOO_OFTEN[]; /* the error after too many wrong passwords */
 
-/* For a SELECT, AUTH or HELLO in MULTI (item_element_fn): applies its change to the session. */
+/* For a SELECT, AUTH or HELLO in MULTI (item_element_fn): applies its change to the session (NULL: it has ended), and
+ * appends the element as the client gets it. */
 struct transaction_item;
 void local_element(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                    struct text *out);
@@ -65,12 +67,13 @@ void local_element(struct session *s, const struct transaction_item *item, const
 /* A worker opens, and closes: its record of wrong passwords. */
 void wrong_open(struct worker *w);
 void wrong_close(struct worker *w);
-/* Whether the session's address has sent too many wrong or new logins to try this one (0: any) now, unless it was valid
- * from there before. */
+/* Whether the session's address has sent too many wrong or new logins just now to try this login (0: any). Logins that
+ * were valid from the same address before may still be tried. */
 bool wrong_too_often(const struct session *s, uint32_t login);
 /* A login is queued in MULTI: it counts as a wrong one until its element of EXEC's array has come. */
 void wrong_queued(const struct session *s);
 
+/* Handles the PROXY commands. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct request_class *k);
 
 /* Asks the node for the rights of clients without login. */
@@ -83,7 +86,8 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
 
 enum dispatch_result client_dispatch(struct session *s, const struct request_class *k);
 
-/* Whether the proxy answers a CLIENT command itself. CACHING in MULTI is for the node: its connection tracks keys. */
+/* Whether the proxy answers a CLIENT command itself: the number of its arguments is valid, and it is not for a node.
+ * CACHING in MULTI is for the node: the transaction's connection tracks keys already. */
 bool client_is_own(const struct request_class *k);
 
 /* Whether a name may appear in CLIENT LIST, by Redis's rule. */
@@ -113,4 +117,5 @@ enum dispatch_result proxy_switch(struct session *s, const struct command *c);
 
 /* ---- slow.c ---- */
 
+/* Notes a call that has taken long. */
 void slow_note(const struct call *c, const struct upstream_late *late);

@@ -38,7 +38,8 @@ enum {
 static const char LOOK[] = "*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$10\r\nlockkeeper\r\n";
 static const char CHANGE[] = "*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nlockkeeper\r\n$1\r\n-\r\n";
 
-/* Subcommands that need no right: HELP, NOTIFY about the client's own locks, and those for which Redis is asked. */
+/* Subcommands that need no right: HELP shows nothing of the proxy, NOTIFY tells a client of its own locks alone, and
+ * the others ask Redis for their key, so Redis checks the right. */
 static const char *const FOR_ALL[] = {"help", "lock", "token", "release", "notify", NULL};
 /* Subcommands that need the right to change. */
 static const char *const CHANGING[] = {"reload", "witness", "pause", "resume", "switch", NULL};
@@ -107,7 +108,8 @@ void rights_ask_unauthenticated(struct worker *w) {
     call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
 }
 
-/* Checks the rights for a PROXY command. True: *result; they are being asked for, or are missing. */
+/* Checks the rights for a PROXY command. True: use *result, since the client's rights are being asked for, or are
+ * missing. */
 static bool rights_wanted(struct session *s, const struct request_class *k, enum dispatch_result *result) {
     struct worker *w = s->worker;
     char word[16];
@@ -163,8 +165,8 @@ struct explanation {
 };
 
 static void pair_of(struct explanation *x, const char *name, const char *value, size_t len) {
-    append_bulk(&x->body, name, strlen(name));
-    append_bulk(&x->body, value, len);
+    text_bulk(&x->body, name, strlen(name));
+    text_bulk(&x->body, value, len);
     x->count += 2;
 }
 
@@ -180,7 +182,8 @@ static bool clobbers(const struct explanation *x) {
     return found;
 }
 
-/* Says which client holds the lock, and whether that refuses the command: an attempt, or the release of a loser. */
+/* Says which client holds the lock, and whether that refuses the command: an attempt, or the release of a loser. A
+ * pool's release may be held back, and any other command is decided by Redis. */
 static void explain_now(struct explanation *x, enum lock_verb verb, const char *name, size_t len) {
     struct session *s = x->session;
     const struct lock_key key = {s->lane.db, name, len};
@@ -369,7 +372,7 @@ static enum dispatch_result proxy_semaphore(struct session *s, const struct comm
     int64_t held = permits_show(w->shared->permits, &name, PERMITS_SHOWN, worker_now(w), &holders);
     pair_of(&x, "key", key, len);
     pair(&x, "kind", "semaphore");
-    append_bulk(&x.body, "permits", sizeof("permits") - 1);
+    text_bulk(&x.body, "permits", sizeof("permits") - 1);
     text_printf(&x.body, ":%lld\r\n", (long long)held);
     x.count += 2;
     pair_of(&x, "holders", holders.len > 0 ? holders.data : "", holders.len);

@@ -26,8 +26,9 @@ static const char QUEUED[] = "+QUEUED\r\n";
 
 /* ---- the node's replies ----------------------------------------------------------------------------------- */
 
-/* The client's error for the end of a command's call, or of a part; NULL: none. A redirected command was not queued, so
- * its transaction is void; the client knows no nodes, and gets another reason. */
+/* Finds the error for the client in the end of a command's call, or of one of its parts; NULL: none. A redirected
+ * command was not queued, so its transaction is void. The client knows no nodes, so it gets the reason in other words.
+ */
 static const char *queued_error(const struct call *c, const struct call_end *end, char *text, size_t size) {
     if (end->error)
         return end->error;
@@ -165,8 +166,8 @@ static enum dispatch_result queue_step(struct session *s, const struct command *
     return queue_script(s, &request->call, c, kind, lock, 1);
 }
 
-/* Turns SETEX, PSETEX, or a plain SET, after WATCH and GET of its key (K3) into a swap that replies as SET does: it
- * takes over the lease that the session was shown. */
+/* Turns SETEX, PSETEX, or a SET without NX, XX and GET, after WATCH and GET of its key (K3) into a swap that replies as
+ * SET does: it takes over the lease that the session was shown. */
 static void compare_and_set(const struct session *s, const char *key, size_t len, const struct lock_rule *rule,
                             struct lock_command *lc) {
     bool sets = lc->verb == LOCK_REPLACE && lc->script == SCRIPT_REPLACE;
@@ -258,7 +259,8 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
     return note;
 }
 
-/* Notes a queued command on semaphores (`permits`), or with audited keys, for EXEC's element. False: none. */
+/* Notes a queued command on semaphores (`permits`), or with audited keys; EXEC's element will show its effect. False:
+ * there is nothing to note. */
 static bool queue_noted(struct session *s, const struct request_class *k, bool permits) {
     struct transaction *t = transaction_of(s);
     struct permit_note *taken = NULL;
@@ -398,7 +400,8 @@ static enum dispatch_result queue_by_key(struct session *s, const struct request
 
 /* ---- the way ----------------------------------------------------------------------------------------- */
 
-/* Queues a command that changes the session, once EXEC has run it. */
+/* Queues a command that changes the session: the node runs it in its turn, and the session changes once EXEC has run
+ * it. */
 static enum dispatch_result queue_state(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     bool own_password = s->worker->config->requirepass != NULL;
@@ -409,12 +412,10 @@ static enum dispatch_result queue_state(struct session *s, const struct request_
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
                                   "password of its own (requirepass)");
     bool logs_in = local_logs_in(k);
-    size_t len;
     int64_t db;
     if (logs_in && wrong_too_often(s, 0))
         return transaction_refuse(s, c, "%s", LOCAL_TOO_OFTEN);
-    const char *first = k->request->argc > 1 ? class_arg(k, 1, &len) : NULL;
-    if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
+    if (c->id == COMMAND_SELECT && request_arg_integer(k->request, k->bytes, 1, &db) && db >= 0 && db <= INT32_MAX)
         s->queued_db = (uint32_t)db;
     transaction_of(s)->unclean = true;
     enum dispatch_result result = queue_as(s, k, SLOT_NONE, local_element);

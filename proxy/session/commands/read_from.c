@@ -7,9 +7,9 @@
  *              ├─ the client has written in the slot within read-after-write ────────────────────┘
  *              └─ else ──> upstream_submit_read
  *
- * The connections of a pool are one client, so the times of writes are kept for the client identity, in one table of
- * fixed size. A place of it may stand for several clients and slots: then the master answers more reads than it must. A
- * slot is the one that the key has in a cluster, also where there is no cluster.
+ * The connections of a pool are one client, so the times of writes are kept for the client identity. All threads share
+ * one table of fixed size. A place of it may stand for several clients and slots: then the master answers more reads
+ * than it must. A slot is the one that the key has in a cluster, also where there is no cluster.
  */
 #include <stdatomic.h>
 #include <stdio.h>

@@ -15,11 +15,6 @@ void build_start(struct worker *w, size_t argc) {
     text_commit(&w->build, resp_header_write(text_reserve(&w->build, RESP_HEADER_MAX), '*', (int64_t)argc));
 }
 
-void append_bulk(struct text *out, const void *data, size_t len) {
-    char *at = text_reserve(out, resp_bulk_size(len));
-    text_commit(out, (size_t)(resp_bulk_write(at, data, len) - at));
-}
-
 void append_page(struct text *out, bool resp3, const char *page, size_t len) {
     text_printf(out, resp3 ? "=%zu\r\ntxt:" : "$%zu\r\n", len + (resp3 ? 4 : 0));
     text_append(out, page, len);
@@ -27,7 +22,8 @@ void append_page(struct text *out, bool resp3, const char *page, size_t len) {
 }
 
 void build_bulk(struct worker *w, const void *data, size_t len) {
-    append_bulk(&w->build, data, len);
+    char *at = text_reserve(&w->build, resp_bulk_size(len));
+    text_commit(&w->build, (size_t)(resp_bulk_write(at, data, len) - at));
 }
 
 void build_text(struct worker *w, const char *text) {

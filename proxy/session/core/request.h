@@ -205,8 +205,6 @@ int request_arg_choice(const struct resp_request *r, const char *bytes, size_t i
 /* Copies argument i to a C string for messages, cut to `size`. */
 const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size);
 
-/* Appends a bulk string to a text. */
-void append_bulk(struct text *out, const void *data, size_t len);
 /* Appends a page of text, such as INFO's: a verbatim string in RESP3, else a bulk string. */
 void append_page(struct text *out, bool resp3, const char *page, size_t len);
 /* Encode a multibulk into w->build: first its argument count, then the arguments. */

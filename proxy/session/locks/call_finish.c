@@ -38,7 +38,7 @@ static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
 }
 
 static void add_number(struct text *t, const char *name, uint64_t number) {
-    append_bulk(t, name, strlen(name));
+    text_bulk(t, name, strlen(name));
     char *at = text_reserve(t, RESP_HEADER_MAX);
     text_commit(t, resp_header_write(at, ':', (int64_t)number));
 }
@@ -63,8 +63,8 @@ static void answer_map(struct worker *w, const struct lock_call *l, struct lock_
     text_append(t, p, e->reply_len - (size_t)(p - e->reply));
     add_number(t, "connection", engine_holder(shared->engine, key, hash, worker_now(w)));
     add_number(t, "waiting", waits.count);
-    append_bulk(t, "waiters", sizeof("waiters") - 1);
-    append_bulk(t, who.data, who.len);
+    text_bulk(t, "waiters", sizeof("waiters") - 1);
+    text_bulk(t, who.data, who.len);
     text_clear(&who);
     e->reply = t->data;
     e->reply_len = t->len;

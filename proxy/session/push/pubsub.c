@@ -485,11 +485,11 @@ static enum dispatch_result unsubscribe_nothing(struct session *s, const struct 
     char line[RESP_HEADER_MAX];
     for (size_t i = k->request->argc > 1 ? 1 : 0; i < k->request->argc; i++) {
         text_append(&reply, s->lane.protocol == 3 ? ">3\r\n" : "*3\r\n", 4);
-        append_bulk(&reply, k->command->name, strlen(k->command->name));
+        text_bulk(&reply, k->command->name, strlen(k->command->name));
         if (i == 0)
             text_append(&reply, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n", s->lane.protocol == 3 ? 3 : 5);
         else
-            append_bulk(&reply, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
+            text_bulk(&reply, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
         text_append(&reply, line, resp_header_write(line, ':', count));
     }
     return session_answer_text(s, k->command, &reply);
@@ -590,8 +590,8 @@ static void ping(struct session *s, const struct request_class *k) {
     }
     struct text reply = {0};
     text_printf(&reply, "*2\r\n$4\r\npong\r\n");
-    append_bulk(&reply, k->request->argc > 1 ? k->bytes + k->request->argv[1].off : "",
-                k->request->argc > 1 ? k->request->argv[1].len : 0);
+    text_bulk(&reply, k->request->argc > 1 ? k->bytes + k->request->argv[1].off : "",
+              k->request->argc > 1 ? k->request->argv[1].len : 0);
     session_answer_text(s, k->command, &reply);
 }
 

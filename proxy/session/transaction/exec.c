@@ -427,8 +427,8 @@ static void exec_send(struct transaction *t, struct request *request) {
 
 /* ---- locks in other slots -------------------------------------------------------------------------- */
 
-/* Continues after the check of locks in other slots. If one is lost, the transaction is given up with its connection.
- */
+/* Continues after the check of locks in other slots, for data that the transaction writes. If one is lost, the whole
+ * transaction is given up with its connection. */
 static void exec_looked(void *arg, const char *error, size_t len) {
     struct request *r = arg;
     struct transaction *t = REQUEST_OWNER(r, struct transaction);

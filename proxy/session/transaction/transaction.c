@@ -99,7 +99,8 @@ static bool pin_to(struct session *s, struct upstream_node *node, int slot, cons
 }
 
 /* Repeats the first request on the pin, if its node was out of reach: at the node that has taken over, or once the map
- * shows that node; then `c` ends again. Nothing was watched, and nothing was sent after a MULTI. False: it is not. */
+ * shows that node; then `c` ends again. Nothing was watched, and nothing was sent after a MULTI. Returns whether it is
+ * repeated. */
 static bool begin_anew(struct call *c, const struct call_end *end, void (*send)(struct request *r)) {
     struct session *s = c->request->session;
     struct transaction *t = transaction_of(s);
@@ -386,9 +387,10 @@ bool transaction_ready(struct session *s, const struct command *c, int slot, enu
         return false;
     if (!t->pin && !error) {
         struct upstream_node *node = pin_node(s, slot);
-        if (!pin_to(s, node, slot, &error) && pin_await_map_first(s, node))
+        if (pin_to(s, node, slot, &error))
+            t->scouting = slot < 0;
+        else if (pin_await_map_first(s, node))
             return false;
-        t->scouting = slot < 0;
     }
     if (error) {
         *result = transaction_refuse(s, c, "%s", error);

@@ -12,7 +12,8 @@
 
 /* Handles MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH in MULTI. */
 enum dispatch_result transaction_dispatch(struct session *s, const struct request_class *k);
-/* The pin of a session that watches (or NULL): SELECT, AUTH and HELLO must change it too. Others never use it then. */
+/* The pin of a session that watches, for SELECT, AUTH and HELLO, which must change it too; it is not used for others
+ * afterwards. NULL: there is none. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
 /* How many commands are queued; -1: not in MULTI. */
 int64_t transaction_count(const struct session *s);
@@ -79,7 +80,7 @@ struct transaction {
     bool runs_code;            /* an application's script is queued */
     bool unclean;              /* a queued command may leave state on the connection */
     uint32_t count;            /* commands queued */
-    struct list_node early;    /* struct early: commands queued before the first key's node was known */
+    struct list_node early;    /* struct early: commands for the first key's node, queued before it was known */
     size_t early_bytes;
     struct list_node items;  /* in the order of their elements */
     struct lock_queue locks; /* the items' lock calls */
@@ -104,8 +105,8 @@ struct early {
     char bytes[];
 };
 
-/* Makes the transaction's node ready for commands; `slot` is the current command's, or SLOT_NONE. False: *result; the
- * node has to answer first, or the client has got the reason. */
+/* Makes the transaction's node ready for commands; `slot` is the current command's, or SLOT_NONE. False: *result is
+ * the result, since the node has to answer first, or the client has got the reason. */
 bool transaction_ready(struct session *s, const struct command *c, int slot, enum dispatch_result *result);
 /* Whether the transaction watches the key. */
 bool transaction_watches(const struct session *s, const char *key, size_t len);
