@@ -123,7 +123,8 @@ static void kept_remove(struct waiting *t, struct kept_place *k) {
     queue_settle(t, q);
 }
 
-/* Forgets places for which no session has come back. The list is not quite in the order of the places' ends. */
+/* Forgets places for which no session has come back. The rules keep places for different times, so the list is not
+ * quite in the order of the places' ends. */
 static void kept_trim(struct waiting *t, int64_t now_ms) {
     for (struct kept_place *k; (k = LIST_FIRST(&t->kept, struct kept_place, by_age));) {
         if (k->until_ms > now_ms && t->kept_count <= KEPT_MAX)
@@ -146,9 +147,9 @@ static bool is_freed(const struct waiting *t, uint64_t hash, uint64_t fence) {
 }
 
 static struct waiter *session_waiter(struct waiting *t, uint64_t session) {
-    for (struct table_link *it = table_chain(&t->sessions, session); it; it = it->next)
-        if (session_hash(it) == session)
-            return LIST_ENTRY(it, struct waiter, by_session);
+    TABLE_CHAIN(w, &t->sessions, session, struct waiter, by_session)
+        if (w->session == session)
+            return w;
     return NULL;
 }
 
@@ -163,6 +164,7 @@ const struct lock_key *waiting_key(const struct waiter *w) {
 
 /* ---- joining ------------------------------------------------------------------------------------------- */
 
+/* The waiter's attempt is under way from now on. */
 static void try_now(struct waiting_queue *q, struct waiter *w) {
     invariant(!q->trying, "two attempts are under way for one queue");
     q->trying = w;
@@ -306,8 +308,8 @@ static void note_held(struct waiting_queue *q, const struct waiter *w) {
         q->proven = w->attempt;
 }
 
-/* An attempt shows whether the session at another proxy came that was let go first. If so, the next wait is twice as
- * long, and else as short as at first. */
+/* The waiter has let a session at another proxy try first, and its own attempt shows whether that session came. If so,
+ * the next wait is twice as long. Otherwise it is as short as at first. */
 static void note_patience(struct waiting *t, struct waiter *w, bool has_come) {
     struct freed *f = &t->freed[w->queue->hash % FREED];
     int64_t twice_ms = 2 * w->yields_ms;
@@ -513,12 +515,13 @@ struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, ui
         v = view_of(q);
         v.key = *key;
     }
-    for (struct list_node *it = q ? q->waiters.next : NULL; it && it != &q->waiters && shown < max; it = it->next) {
+    for (struct list_node *it = q && who ? q->waiters.next : NULL; it && it != &q->waiters && shown < max;
+         it = it->next) {
         const struct waiter *w = LIST_ENTRY(it, struct waiter, link);
         text_printf(who, "%s%s since %lld ms", shown++ ? "; " : "", w->who ? w->who : "",
                     (long long)(now_ms - w->since_ms));
     }
-    if (max > 0 && v.count > shown)
+    if (who && v.count > shown)
         text_printf(who, "; and %zu more", v.count - shown);
     return v;
 }
@@ -535,8 +538,8 @@ void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_
 }
 
 void waiting_free(struct waiting *t) {
-    for (struct kept_place *n; (n = LIST_FIRST(&t->kept, struct kept_place, by_age));)
-        kept_remove(t, n);
+    LIST_EACH_SAFE(k, &t->kept, struct kept_place, by_age)
+        kept_remove(t, k);
     table_clear(&t->queues);
     table_clear(&t->sessions);
     pthread_mutex_destroy(&t->mutex);

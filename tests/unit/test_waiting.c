@@ -311,9 +311,14 @@ static void test_views(void **state) {
     join(r, 0, 0);
     r->now_ms += 50;
     join(r, 1, 1);
-    v = waiting_of(r->t, &r->key, HASH, 0, 0, NULL);
+    v = waiting_of(r->t, &r->key, HASH, 1, 0, NULL);
     assert_int_equal(v.count, 2);
     assert_int_equal(v.since_ms, 1000);
+    struct text who = {0};
+    v = waiting_of(r->t, &r->key, HASH, 1, 1070, &who);
+    assert_int_equal(v.count, 2);
+    assert_string_equal(who.data, " since 70 ms; and 1 more");
+    text_clear(&who);
     memset(&v, 0, sizeof(v));
     waiting_each(r->t, note_view, &v);
     assert_int_equal(v.count, 2);
