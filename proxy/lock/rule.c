@@ -573,30 +573,26 @@ void lock_rule_word(struct text *out, const char *pattern) {
     text_printf(out, "\"");
 }
 
-/* Writes the directive of a rule, or of its fence if that is not NULL. */
-static size_t directive_text(const struct lock_rule *rule, const struct lock_fence *fence, char *out, size_t size) {
+void lock_rule_append(struct text *out, const struct lock_rule *rule) {
+    const struct lock_fence *fence = rule->fence;
     const struct rule_option *options = fence ? FENCE_OPTIONS : OPTIONS;
-    struct text text = {0};
-    lock_rule_word(&text, rule->pattern);
+    lock_rule_word(out, rule->pattern);
     if (fence) {
-        text_printf(&text, " by ");
-        lock_rule_word(&text, fence->lock);
+        text_printf(out, " by ");
+        lock_rule_word(out, fence->lock);
     }
     for (size_t i = 0; i < (fence ? FENCE_OPTION_COUNT : OPTION_COUNT); i++)
         if (fence || rule->kinds != LOCK_KIND_SEMAPHORE || option_of_semaphores(&options[i]))
-            option_text(&options[i], fence ? (const void *)fence : rule, &text);
+            option_text(&options[i], fence ? (const void *)fence : rule, out);
+}
+
+size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size) {
+    struct text text = {0};
+    lock_rule_append(&text, rule);
     size_t len = text.len;
     snprintf(out, size, "%s", text.data);
     text_clear(&text);
     return len;
-}
-
-size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size) {
-    return directive_text(rule, NULL, out, size);
-}
-
-size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size) {
-    return directive_text(rule, rule->fence, out, size);
 }
 
 /* ---- guard records ------------------------------------------------------------------------- */

@@ -138,10 +138,10 @@ void lock_rule_word_show(const char *word, char *out, size_t size);
 /* Appends a pattern as a word of the configuration, quoted if necessary. */
 void lock_rule_word(struct text *out, const char *pattern);
 
-/* Writes the rule, or its fence, as its directive: "lock:* mode enforce owner auto ...". Returns the whole length, also
- * where `size` cuts the text, as snprintf does. */
+/* Appends a rule or a fence as its directive: "lock:* mode enforce owner auto ...". lock_rule_text writes it instead, and
+ * returns the whole length, also where `size` cuts the text, as snprintf does. */
+void lock_rule_append(struct text *out, const struct lock_rule *rule);
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
-size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size);
 
 /* Writes the name of a key's lock, of which at most `size` bytes are written. Returns its length; 0: there is none.
  * lock_fence_name needs no fence: `lock` gets in place of its n-th star what the n-th star of `pattern` matches. */

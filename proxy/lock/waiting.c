@@ -495,46 +495,38 @@ size_t waiting_count(const struct waiting *t) {
     return atomic_load_explicit(&t->count, memory_order_relaxed);
 }
 
-static struct waiting_view view_of(const struct waiting_queue *q) {
-    struct waiting_view v = {.key = q->key, .count = q->count};
-    LIST_EACH(w, &q->waiters, const struct waiter, link)
-        if (v.since_ms == 0 || w->since_ms < v.since_ms)
-            v.since_ms = w->since_ms;
-    return v;
-}
-
 struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash, size_t max, int64_t now_ms,
                                struct text *who) {
-    struct waiting_view v = {.key = *key};
+    struct waiting_view v = {0};
     size_t shown = 0;
     if (waiting_count(t) == 0)
         return v;
     MUTEX_GUARD(&t->mutex);
     const struct waiting_queue *q = queue_find(t, key, hash);
-    if (q) {
-        v = view_of(q);
-        v.key = *key;
-    }
-    for (struct list_node *it = q && who ? q->waiters.next : NULL; it && it != &q->waiters && shown < max;
-         it = it->next) {
-        const struct waiter *w = LIST_ENTRY(it, struct waiter, link);
-        text_printf(who, "%s%s since %lld ms", shown++ ? "; " : "", w->who ? w->who : "",
-                    (long long)(now_ms - w->since_ms));
+    if (!q)
+        return v;
+    v.count = q->count;
+    LIST_EACH(w, &q->waiters, const struct waiter, link) {
+        if (v.since_ms == 0 || w->since_ms < v.since_ms)
+            v.since_ms = w->since_ms;
+        if (who && shown < max)
+            text_printf(who, "%s%s since %lld ms", shown++ ? "; " : "", w->who ? w->who : "",
+                        (long long)(now_ms - w->since_ms));
     }
     if (who && v.count > shown)
         text_printf(who, "; and %zu more", v.count - shown);
     return v;
 }
 
-void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg) {
+int64_t waiting_since(struct waiting *t) {
+    int64_t since_ms = 0;
     if (waiting_count(t) == 0)
-        return;
+        return 0;
     MUTEX_GUARD(&t->mutex);
-    TABLE_EACH(q, &t->queues, const struct waiting_queue, link) {
-        struct waiting_view v = view_of(q);
-        if (v.count > 0)
-            fn(arg, &v);
-    }
+    TABLE_EACH(w, &t->sessions, const struct waiter, by_session)
+        if (since_ms == 0 || w->since_ms < since_ms)
+            since_ms = w->since_ms;
+    return since_ms;
 }
 
 void waiting_free(struct waiting *t) {

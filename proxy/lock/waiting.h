@@ -125,7 +125,6 @@ bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, 
 /* ---- looking in ---------------------------------------------------------------------------------------- */
 
 struct waiting_view {
-    struct lock_key key;
     size_t count;     /* waiters now */
     int64_t since_ms; /* when the one that has waited longest began */
 };
@@ -135,5 +134,5 @@ size_t waiting_count(const struct waiting *t);
  * wanted): "WHO since N ms; ...". */
 struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash, size_t max, int64_t now_ms,
                                struct text *who);
-/* Calls fn for each lock that has waiters, in no order. fn must not call functions of this file. */
-void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg);
+/* When the session that has waited longest for any lock began; 0: no session waits. */
+int64_t waiting_since(struct waiting *t);
