@@ -420,9 +420,8 @@ static inline bool outcome_usual(struct outcome *f) {
     return true;
 }
 
-void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
+void engine_finish(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
                    const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
-    (void)s; /* the plan has the session's peer, which outlives the session until here */
     struct outcome f;
     outcome_start(&f, e, session_id, plan, result, command, client, now_ms);
     if (!outcome_usual(&f))

@@ -418,7 +418,7 @@ uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key
 
 /* Finishes a command: learns from the script's answer. `command` (such as "EXPIRE") and `client` (address and name) are
  * borrowed, for incidents. The session may be closed by now: session_id is its id. */
-void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
+void engine_finish(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
                    const struct lock_result *result, const char *command, const char *client, int64_t now_ms);
 
 /* Whether the present `value`, which a refused GETSET would answer, was shown to the session last, or to a pooled one

@@ -584,8 +584,8 @@ static inline struct shard *shard_next(struct lock_engine *e, struct shard *befo
 
 /* Walks all claims of a shard; the body may not remove them. */
 #define CLAIMS_FOREACH(c, sh)                                                                                          \
-    TABLE_FOREACH(it, &(sh)->entries)                                                                                  \
-        for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
+    TABLE_EACH(c##_entry, &(sh)->entries, const struct entry, link)                                                    \
+        for (struct claim *c = c##_entry->claims; c; c = c->next)
 
 /* ---- ledger.c -------------------------------------------------------------------------------- */
 

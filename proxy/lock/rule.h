@@ -138,8 +138,8 @@ void lock_rule_word_show(const char *word, char *out, size_t size);
 /* Appends a pattern as a word of the configuration, quoted if necessary. */
 void lock_rule_word(struct text *out, const char *pattern);
 
-/* Appends a rule or a fence as its directive: "lock:* mode enforce owner auto ...". lock_rule_text writes it instead, and
- * returns the whole length, also where `size` cuts the text, as snprintf does. */
+/* Appends a rule or a fence as its directive: "lock:* mode enforce owner auto ...". lock_rule_text writes it instead,
+ * and returns the whole length, also where `size` cuts the text, as snprintf does. */
 void lock_rule_append(struct text *out, const struct lock_rule *rule);
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
 
