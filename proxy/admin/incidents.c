@@ -110,8 +110,8 @@ struct incidents *incidents_new(size_t rows) {
 }
 
 void incidents_free(struct incidents *i) {
-    TABLE_FOREACH(it, &i->groups)
-        memory_free(LIST_ENTRY(it, struct group, link));
+    TABLE_EACH(g, &i->groups, struct group, link)
+        memory_free(g);
     table_clear(&i->groups);
     for (size_t n = 0; n < i->kind_count; n++)
         MEMORY_FREE_ALL(i->kinds[n]->ring, i->kinds[n]);
@@ -360,8 +360,8 @@ static struct incident_sum *sums_sorted(const struct incidents *i, const struct 
                                         int (*order)(const void *, const void *), size_t *count) {
     struct incident_sum *all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(*all));
     *count = 0;
-    TABLE_FOREACH(it, &i->groups)
-        add_sum(all, count, LIST_ENTRY(it, struct group, link), wanted);
+    TABLE_EACH(g, &i->groups, struct group, link)
+        add_sum(all, count, g, wanted);
     for (size_t k = 0; k < i->kind_count; k++)
         add_sum(all, count, &i->kinds[k]->others, wanted);
     if (*count > 0)

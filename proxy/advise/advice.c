@@ -20,7 +20,8 @@ enum {
     STOOD_MS = 3       /* average time free, in ms, above which handing a release on gains something */
 };
 
-/* Whether acquirers hardly ever release, and others do. Of many clients each gets one of its own locks now and then. */
+/* Whether acquirers hardly ever release, and others do. If many clients acquire and release, each gets one of its own
+ * locks now and then. */
 static bool handed_over(const struct evidence *r) {
     return r->by_other >= HANDED_OVER && r->by_own * OWN_OF <= r->by_other;
 }
@@ -36,8 +37,9 @@ static bool is_semaphore(const struct evidence *r) {
     return r->shared >= SHARED_ENOUGH && (r->kinds == ADVISE_COUNTER || permits);
 }
 
-/* Whether losers delete: there is one more release for each lost attempt. If there are no more releases than
- * acquisitions, it is a pool that hands connections round. */
+/* Whether losers delete. A release over a connection whose last attempt was lost is a loser's if there is one more
+ * release for each lost attempt. If there are no more releases than acquisitions, it is a pool that hands connections
+ * round. */
 static bool losers_delete(const struct evidence *r) {
     return r->losers > 0 && surplus_is_losers((double)r->sent, (double)r->acquired, (double)r->losers);
 }
@@ -61,7 +63,8 @@ static bool sleepers(const struct evidence *r) {
            (r->kinds & ~(unsigned)ADVISE_STRING) == 0;
 }
 
-/* The option `owner`, or "". The default learns `connection` or `client` by itself: naming it saves that. */
+/* The option `owner`; "": none. The default rule learns by itself whether it is `connection` or `client`; naming it
+ * saves the learning, if nothing contradicts it. */
 static const char *owner_of(const struct evidence *r) {
     if (handed_over(r) && r->by_other_bare >= HANDED_OVER) /* the rules do not stop a script */
         return " owner any";
@@ -307,7 +310,7 @@ static void line_add(struct rows *lines, struct verdict *verdicts, size_t first,
 
 /* Adds up the rows of each pattern. The clients of which too little was seen are added up first, by what is unsafe of
  * them: 240 workers with a name each are one application. Then they join those of which the same is said, or the first
- * ones. */
+ * ones if it is still too little. */
 static void add_up(struct rows *rows) {
     struct rows lines = {.row = rows->row};
     struct verdict *verdicts = memory_alloc((rows->count + 1) * sizeof(*verdicts));

@@ -20,8 +20,8 @@ enum {
  * one line. fn must not call this module. */
 void advise_each(struct observer *o, const struct lock_rules *rules, int64_t now_ms,
                  void (*fn)(void *arg, const char *line, size_t len), void *arg);
-/* Counts the patterns with enough events to advise a rule, seen since then, that match no rule, not even one that is
- * off. */
+/* Counts the patterns of keys that look like locks: with enough events to advise a rule, seen since then, and without a
+ * match among the rules, even those that are off. */
 size_t advise_unruled(struct observer *o, const struct lock_rules *rules, int64_t since_ms);
 /* Writes that count as a sentence; ADVISE_UNRULED_MAX bytes are enough. */
 void advise_unruled_text(size_t count, char *out, size_t size);

@@ -40,13 +40,6 @@ static inline void *list_entry_or_null(const void *node, size_t offset) {
 #define LIST_FIRST(head, type, member) LIST_ENTRY_OR_NULL(list_first(head), type, member)
 #define LIST_SHIFT(head, type, member) LIST_ENTRY_OR_NULL(list_shift(head), type, member)
 
-/* Walks the nodes of a list; the body must not remove `it`. */
-#define LIST_FOREACH(it, head) for (struct list_node *it = (head)->next; it != (head); it = it->next)
-
-/* Walks the nodes of a list; the body may remove `it`, and nothing else. */
-#define LIST_FOREACH_SAFE(it, head)                                                                                    \
-    for (struct list_node *it = (head)->next, *it##_next = it->next; it != (head); it = it##_next, it##_next = it->next)
-
 /* Makes a node belong to no list, or a head empty. */
 static inline void list_init(struct list_node *node) {
     node->prev = node;

@@ -38,12 +38,6 @@ struct table {
     for (type *it = LIST_ENTRY_OR_NULL(table_chain(t, hash), type, member); it;                                        \
          it = LIST_ENTRY_OR_NULL(it->member.next, type, member))
 
-/* Walks the links of all elements, as TABLE_EACH does. */
-#define TABLE_FOREACH(it, t)                                                                                           \
-    for (uint32_t it##_b = 0; it##_b < (t)->size; it##_b++)                                                            \
-        for (struct table_link *it = (t)->buckets[it##_b], *it##_next = it ? it->next : it; it;                        \
-             it = it##_next, it##_next = it ? it->next : it)
-
 /* Makes an empty table. `hash_of` returns an element's hash; it is called when the table changes its size. */
 void table_init(struct table *t, uint64_t (*hash_of)(const struct table_link *link));
 /* Frees the memory of the table. The caller owns the elements. */

@@ -429,11 +429,8 @@ static void show_rules(const struct config *c, const struct directive *d, struct
     size_t count = fences ? lock_rules_fence_count(c->rules) : lock_rules_count(c->rules);
     for (size_t i = 0; i < count; i++) {
         const struct lock_rule *rule = fences ? lock_rules_fence(c->rules, i) : lock_rules_get(c->rules, i);
-        size_t (*write)(const struct lock_rule *, char *, size_t) = fences ? lock_fence_text : lock_rule_text;
-        size_t len = write(rule, NULL, 0);
         text_printf(out, "%s", i ? "\n" : "");
-        write(rule, text_reserve(out, len + 1), len + 1);
-        text_commit(out, len);
+        lock_rule_append(out, rule);
     }
 }
 

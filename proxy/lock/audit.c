@@ -54,6 +54,7 @@ static bool lost_before(const struct audit *a) {
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
+/* Applies what the script would have said. Returns the outcome. */
 static enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outcome, uint64_t fence) {
     struct lock_result *r = a->result;
     r->outcome = outcome;
@@ -120,8 +121,9 @@ static enum lock_outcome removed(struct audit *a) {
         return audit_conclude(a, LOCK_RELEASED, a->live->fence);
     if (a->live)
         return audit_refuse(a, false);
-    /* The lease that was written over the command's own lock ends, too, unless it needed the key to be free: it came
-     * later then. One that became known while the command was on its way is taken for an earlier one. */
+    /* The lease that was written over the command's own lock ends, too. A lease that became known while the command was
+     * on its way is taken for an earlier one. Exception: a lease that needed the key to be free came after the command.
+     */
     const struct entry *en = a->f->entry;
     const struct claim *c = entry_claims(en);
     while (c && !(c->fence == en->live_fence && c->overwrote && !claim_ended(c)))

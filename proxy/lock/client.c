@@ -56,8 +56,8 @@ void client_table_init(struct client_table *t, uint64_t seed) {
 }
 
 void client_table_clear(struct client_table *t) {
-    TABLE_FOREACH(it, &t->table)
-        memory_free(LIST_ENTRY(it, struct lock_client, link));
+    TABLE_EACH(c, &t->table, struct lock_client, link)
+        memory_free(c);
     table_clear(&t->table);
     pthread_mutex_destroy(&t->mutex);
 }

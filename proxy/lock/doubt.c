@@ -3,20 +3,26 @@
 #include <string.h>
 
 #include "proxy/base/glob.h"
+#include "proxy/base/text.h"
 #include "proxy/lock/rule.h"
 
-enum { TEXT_MAX = 1024, WORD_MAX = 160, WAIT_USUAL_MS = 2000 };
+enum { WORD_MAX = 160, WAIT_USUAL_MS = 2000 };
 
 /* Whether every key that matches `narrow` is known to match `wide`. In `wide` a star takes any characters, also those
  * that are special in `narrow`. With other special characters only equal patterns are known to match the same keys. Of
- * two rules with one pattern and one set of options it does not matter which applies: neither covers the other. */
+ * two rules with one pattern and one set of options it does not matter which applies: neither covers the other. Of two
+ * fences with one pattern the lock counts, too. */
 static bool covers(const struct lock_rule *wide, const struct lock_rule *narrow) {
-    char one[TEXT_MAX], other[TEXT_MAX];
     if (wide->pattern_len != narrow->pattern_len || memcmp(wide->pattern, narrow->pattern, wide->pattern_len) != 0)
         return strcspn(wide->pattern, "?[\\") == wide->pattern_len &&
                glob_match(wide->pattern, wide->pattern_len, narrow->pattern, narrow->pattern_len);
-    size_t len = lock_rule_text(wide, one, sizeof(one));
-    return len >= sizeof(one) || lock_rule_text(narrow, other, sizeof(other)) != len || memcmp(one, other, len) != 0;
+    struct text one = {0}, other = {0};
+    lock_rule_append(&one, wide);
+    lock_rule_append(&other, narrow);
+    bool differ = strcmp(one.data, other.data) != 0;
+    text_clear(&one);
+    text_clear(&other);
+    return differ;
 }
 
 /* Whether a bracket of the pattern is not closed. Redis then takes all that follows for one set of characters. */

@@ -66,7 +66,8 @@ static inline uint64_t key_hash(const struct lock_engine *e, struct lock_session
     return hash;
 }
 
-/* The session keeps the number of its last command's workload. That earns 1.3 % of the bound on acquire and release. */
+/* Numbers the workload for the plan's key. The session keeps the number of its last command's workload: that earns 1.3
+ * % of the bound on acquire and release. */
 static inline uint64_t workload_of_plan(struct lock_session *s, const struct peer *p, const struct lock_plan *plan) {
     uint64_t of = (plan->rule->hash ^ p->client->hash) | 1;
     if (plan->key.len > LOCK_KEY_KNOWN)
@@ -182,10 +183,13 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
         return false;
     struct entry *en;
     struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
-    struct claim *c = claim_find(en, plan->claim);
-    bool spent = plan->verb == LOCK_RELEASE && plan->right == RIGHT_CLAIM && c && claim_made_way(c, now_ms);
+    /* C6: if a release did not find its claim's lease, another proxy may have released that lease. */
+    const struct claim *own = plan->verb == LOCK_RELEASE ? claim_find(en, plan->claim) : NULL;
+    bool spent = own && plan->right == RIGHT_CLAIM && claim_made_way(own, now_ms);
+    if (spent)
+        plan->right = RIGHT_SPENT;
     /* B2: the refused release was the holder's, so the lease makes way for this attempt. That is a crossing. */
-    c = plan->verb == LOCK_ACQUIRE ? attribute_makes_way(en, plan->peer, result->suspects, now_ms) : NULL;
+    struct claim *c = plan->verb == LOCK_ACQUIRE ? attribute_makes_way(en, plan->peer, result->suspects, now_ms) : NULL;
     bool again = c && c->fence == result->fence;
     if (again) {
         workload_count(c->workload, key_stats_find(en, c->workload), TALLY_LOST);
@@ -199,8 +203,6 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
         claim_held(sh, c, now_ms);
         claim_drop(sh, c);
     }
-    if (spent) /* C6: another proxy may have released the lease */
-        plan->right = RIGHT_SPENT;
     shard_unlock(sh);
     return again || spent;
 }
@@ -274,8 +276,9 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     return session;
 }
 
-/* S7: a session that has lost the lock writes late. The last claim that fits is the newest. A session without a claim
- * may be a worker that has come back over another connection, as in C1. */
+/* S7: a session that has lost the lock writes late. Claims are in the order of their fences, so the last claim that
+ * fits is the newest. A session without a claim may be a worker that has come back over another connection, as in C1.
+ */
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms) {
     struct entry *en;
@@ -385,9 +388,11 @@ static __attribute__((noinline)) void outcome_other(struct outcome *f) {
 
 /* ---- the usual answers ------------------------------------------------------------------------- */
 
-/* Does what learn and apply would do in nearly all answers: 11 % of the bound on acquire and release. A lock of which
- * nothing was known is acquired, with the application's own expiry; or the lock's only claim is released by its own
- * session, and no session has lost an attempt or was shown the value. */
+/* Does what learn and apply would do in the two cases of nearly all answers. That earns 11 % of the bound on acquire
+ * and release. The first case: a lock of which nothing was known is acquired, with the application's own expiry. The
+ * second case: the lock's only claim is released by its own session, and no session has lost an attempt or was shown
+ * the value.
+ */
 static inline bool outcome_usual(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->plan->verb == LOCK_ACQUIRE && r->outcome == LOCK_GRANTED && !f->entry && r->fence && r->pttl_ms > 0 &&
@@ -414,9 +419,8 @@ static inline bool outcome_usual(struct outcome *f) {
     return true;
 }
 
-void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
+void engine_finish(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
                    const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
-    (void)s; /* the plan has the session's peer, which outlives the session until here */
     struct outcome f;
     outcome_start(&f, e, session_id, plan, result, command, client, now_ms);
     if (!outcome_usual(&f))

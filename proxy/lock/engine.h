@@ -40,7 +40,7 @@ enum {
 
 /* ---- sessions ------------------------------------------------------------------------------ */
 
-/* What the engine knows of a session. Owned by the session layer. */
+/* What the engine knows of a session. Owned by the session layer, which opens and closes it here. */
 enum { LOCK_KEY_KNOWN = 40 }; /* longer keys are hashed each time */
 
 struct lock_session {
@@ -50,13 +50,15 @@ struct lock_session {
     uint64_t shards; /* private: a bit for each shard that knows this session */
     uint32_t login;  /* opaque, set by the session layer at ..._identify: whose upstream connections it uses */
     bool patient;    /* set by the session layer: the next command may be held back (lock_plan.held_back) */
-    /* Set by the session layer for the next command: the value that the lock must have, borrowed; NULL: any. */
+    /* Set by the session layer for the next command, which engine_begin takes: the value that the lock must have for
+     * the command to act (DELIFEQ), borrowed; NULL: any. */
     const char *named;
     size_t named_len;
-    /* Set by the session layer: the client's round trip; 0: under 1 ms, or not known. The mean counts its delays. */
+    /* Set by the session layer: the client connection's round trip; 0: under 1 ms, or not known. `trip_ms` is a mean,
+     * in which a busy client's delays count. The shortest is the network's alone. */
     uint16_t trip_ms, shortest_trip_ms;
-    bool one_shot; /* set by the session layer before it closes: besides its login, the session has sent one command
-                      only */
+    bool one_shot; /* set by the session layer before engine_session_close: besides its login, the session has sent one
+                    * command only, and its client closed the connection in good order */
     /* Private to engine.c: the last key, since a release usually follows the acquisition. */
     struct {
         uint64_t hash, pattern;
@@ -76,7 +78,8 @@ struct lock_session {
     atomic_bool notified; /* set by the session layer: its client wants to hear of each lost lease (PROXY NOTIFY ON) */
 };
 
-/* Opens a session under a client identity (LOCK_IDENTITY_MAX bytes are used). */
+/* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). The session takes over no leases
+ * of a closed session before engine_session_identify. */
 void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len);
 /* Tells the engine a session's identity, now known or changed (AUTH, CLIENT SETNAME). The session keeps its claims. If
  * it was the last of its former identity, leases that closed sessions left there are abandoned. Leases that a closed
@@ -86,16 +89,19 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
 /* The session sent a lock command while an earlier request was unanswered, in another read. A single worker waits for
  * each answer, so the session carries several workers' commands. */
 void engine_session_overlapped(struct lock_engine *e, struct lock_session *s);
-/* Notes the library's name. Returns whether it sends several workers' commands over one connection. */
+/* Notes the library that the client names (CLIENT SETINFO lib-name). Returns client_library_multiplexes. */
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len);
 /* Closes a session, whose id stays valid for engine_finish. With s->one_shot, a lock that it has just acquired is kept
  * for the rule's `one-shot`. The sink hears of abandoned leases, and of releases under `on-disconnect release`. */
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
-/* Whether engine_tick has leases of closed sessions still to abandon; the sessions' logins are needed until then. */
+/* Whether leases of closed sessions are still to be abandoned. engine_tick, which is to be called soon, handles a few
+ * hundred at a time. The sessions' logins are needed until then. */
 bool engine_departs(struct lock_engine *e);
 /* The identity as text, borrowed, for guard records and people. */
 const char *lock_client_name(const struct lock_client *c, size_t *len);
+/* A keyed hash of the client's identity. */
 uint64_t lock_client_hash(const struct lock_client *c);
+/* Whether a library of that name sends the commands of several workers over one connection. */
 bool client_library_multiplexes(const char *name, size_t len);
 
 /* ---- commands ------------------------------------------------------------------------------ */
@@ -171,7 +177,8 @@ struct lock_key {
     size_t len;
 };
 
-/* RIGHT(name, the scripts' word): ARGV 5, which leases a command may touch besides its claim's (arguments.lua). */
+/* RIGHT(name, the scripts' word): ARGV 5, which leases a command may touch besides its claim's. arguments.lua explains
+ * the words, and list.lua those of list locks. */
 #define LOCK_RIGHTS(RIGHT)                                                                                             \
     RIGHT(RIGHT_CLAIM, "claim")                                                                                        \
     RIGHT(RIGHT_ADOPT, "adopt")                                                                                        \
@@ -253,11 +260,13 @@ static inline int64_t lock_plan_lease_ms(const struct lock_plan *plan) {
     return plan->right == RIGHT_OLDER ? plan->older_ms : plan->rule ? plan->rule->lease_ms : 0;
 }
 
-/* ARGV 8, valid if plan->seen_known: the value that the session was shown, or for LOCK_QUEUE_* the party. */
+/* ARGV 8: the value that the session was shown, or for LOCK_QUEUE_* the party (list.lua). It has plan->seen_len bytes,
+ * and is valid if plan->seen_known. */
 static inline const char *lock_plan_seen(const struct lock_plan *plan) {
     return plan->seen_len > LOCK_SEEN_SHORT ? plan->seen_long : plan->seen_short;
 }
-/* Sets ARGV 8 to a copy of LOCK_SEEN_MAX bytes at most; engine_finish, or a caller without it, frees seen_long. */
+/* Sets ARGV 8 to a copy of at most LOCK_SEEN_MAX bytes. engine_finish frees seen_long. A caller that made the plan
+ * without engine_begin frees it itself. */
 void lock_plan_see(struct lock_plan *plan, const char *data, size_t len);
 
 /* The outcome in the script's answer (its envelope), or what became of the script. */
@@ -323,19 +332,21 @@ struct lock_result {
 };
 
 /* Begins a command: chooses its claim and right. A release's claim is reserved, so that a second release in flight uses
- * another one. `queued`: the command waits in a transaction, and engine_sent reserves its claim. engine_finish is
- * called exactly once with the same plan; the session may be closed by then. */
+ * another one. `queued`: the command waits in a transaction that may be discarded, and engine_sent reserves its claim.
+ * The caller calls engine_finish exactly once with the same plan. The session may be closed in between. */
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
                   const struct lock_rule *rule, uint32_t login, bool queued, int64_t now_ms, struct lock_plan *plan);
 /* EXEC is on its way to Redis, with a command that was begun as queued. */
 void engine_sent(struct lock_engine *e, struct lock_plan *plan);
 
 /* Finds the lease for a command that is queued in a transaction. The caller passes the commands queued before it on the
- * same key, the last one first. *acquirer (NULL at first) becomes the command that may acquire: of several the first
- * behind a release. `acquires`: `before` may acquire, whatever its plan says. False: look no further back. */
+ * same key, the last one first. *acquirer (NULL at first) becomes the command that may acquire. If several may, it is
+ * the first behind a release: if that does not acquire, none does. `acquires`: `before` may acquire, whatever its plan
+ * says. False: the caller need not look further back. */
 bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
                        const struct lock_plan **acquirer);
-/* Makes a command use the lease that `earlier` may acquire, in place of its own claim. Before either is finished. */
+/* Makes a command use the lease that `earlier`, before it in its transaction, may acquire (engine_looks_back). The
+ * claim that was chosen for the command is given back. To be called before either command is finished. */
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms);
 
 /* K2: which value a command writes (VERB_SAYS), told between engine_begin and the script. If the client's live lease
@@ -360,19 +371,23 @@ void engine_fence_heard(struct lock_engine *e, uint64_t fence, uint64_t now_us);
 /* Whether the claim of a command's plan is there, and its lease has not ended by this proxy's clock. */
 bool engine_claim_lasts(struct lock_engine *e, const struct lock_plan *plan, int64_t now_ms);
 
-/* Discards the plan of a command that is begun once more later. Called in the session's thread. */
+/* Discards the plan of an attempt to acquire, or of a release that is held back: the command is begun once more later.
+ * Called in the session's thread. */
 void engine_put_off(struct lock_engine *e, const struct lock_plan *plan);
-/* Whether the refusing lease (its fence, or 0: the live one) is the attempt's own session's, and that is not pooled. */
+/* Whether the lease that refuses an attempt (its fence, or 0: the live one) was acquired by the attempt's own session.
+ * False for a pooled session: another worker may have acquired. */
 bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms);
 /* C3: an attempt that goes on waiting was refused. Learns r->shifted_ms of that lease. */
 void engine_shifted(struct lock_engine *e, const struct lock_plan *plan, const struct lock_result *r, int64_t now_ms);
-/* The session that holds the key's live lease; 0: it is none of this proxy, or pooled. */
+/* The session that holds the live lease of a key; 0: no session of this proxy holds it, or it is pooled. `hash` is the
+ * key's. */
 uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64_t hash, int64_t now_ms);
-/* How a session stands to a lock: its client holds it; its lease is over, and was not released; neither. */
+/* How a session that writes data stands to a lock: its client holds it; its own lease is over, and was not released; or
+ * neither. Pooled sessions of a client count as one. */
 enum lock_writer { WRITER_NONE, WRITER_HOLDS, WRITER_LATE };
-/* How a session writes, and under which lease: the newest that it has acquired and not released itself. Otherwise, or
- * if it is pooled, the newest of its client. Otherwise one that a closed session of its client has lost. 0: not known.
- */
+/* How a session writes, and under which lease: the newest that the session has acquired and not released itself. If it
+ * has none, or is pooled, the newest of its client counts. If its client has none, a lease that a closed session of the
+ * client has lost counts, too. Fields that are not known are 0. */
 struct lock_writing {
     enum lock_writer how;
     uint64_t fence;  /* of that lease */
@@ -382,11 +397,15 @@ struct lock_writing {
 };
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms);
-/* Whether an enforced fence may name a lock that the session holds, or has lost and not acquired again. */
+/* Whether an enforced fence may name a lock in the database that the session holds, or has lost and not acquired again.
+ */
 bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db);
-/* A reload brings other fences, for which leases count that are held. lock_rules_fenced_by was called before. */
+/* A reload brings other fences. Leases that were acquired before it, and not released, count for the new fences. The
+ * caller has called lock_rules_fenced_by for the replaced rules. */
 void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules);
-/* Reports a write of data (on->key) by a session that has lost the lock `by`. on->holder NULL: as this proxy knows. */
+/* Reports a write of the data on->key by a session that has lost the lock `by`; on->rule is the fence's pattern. Sets
+ * on->identity. on->holder is the client that holds the lock, or held it last; if it is NULL, the holder is the one
+ * that this proxy knows. */
 void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *by,
                        struct lock_incident *on);
 /* Reports an attempt that goes on waiting, because the witnesses name another lease. */
@@ -394,11 +413,12 @@ void engine_remembered(struct lock_engine *e, const struct lock_plan *plan, cons
                        int64_t now_ms);
 /* Whether a session of the client with this hash is connected. */
 bool engine_client_connected(struct lock_engine *e, uint64_t hash);
+/* A key's hash, as in lock_plan.hash. */
 uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key);
 
-/* Learns from the script's answer. `command` and `client` (address and name) are for incidents. s NULL: it is closed.
- */
-void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
+/* Finishes a command: learns from the script's answer. `command` (such as "EXPIRE") and `client` (address and name) are
+ * borrowed, for incidents. The session may be closed by now: session_id is its id. */
+void engine_finish(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
                    const struct lock_result *result, const char *command, const char *client, int64_t now_ms);
 
 /* Whether the present `value`, which a refused GETSET would answer, was shown to the session last, or to a pooled one
@@ -406,26 +426,27 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
 bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan, const char *value,
                           size_t len);
 
+/* A field of a hash lock. */
 struct lock_field {
     const char *name, *content; /* content NULL: only the name is known */
     size_t len, content_len;
 };
-/* A command on a hash lock, behind engine_begin, writes this field. */
+/* Tells the engine, behind engine_begin, that a command on a hash lock writes this field, with its new content. */
 void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, const struct lock_field *field);
 /* K1: whether the session has tried in vain to write to the lock. The values that it is shown then count. */
 bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key);
-/* K1: the session, if it has tried to write a field, was shown this field. */
+/* K1: the session was shown a field of the hash lock. Does nothing if it has not tried to write the field. */
 void engine_saw_field(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                       const struct lock_rule *rule, const struct lock_field *field, int64_t now_ms);
 
-/* The session was shown the key's value by no script of the proxy (MGET, GETRANGE, ...), so that the fence is not
- * known. Marks claims with this value as sighted. NULL: there is no key. */
+/* The session was shown the key's value by a command that is no script of the proxy (MGET, GETRANGE, ...), so that the
+ * lease's fence is not known. Marks claims with this value as sighted. value NULL: the key does not exist. */
 void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key, const struct lock_rule *rule,
                 const char *value, size_t len, int64_t now_ms);
 
 /* ---- time ---------------------------------------------------------------------------------- */
 
-/* A lease that the proxy renews or releases by itself. Borrowed. */
+/* A lease that the proxy renews or releases by itself, as the sink is told. Pointers are borrowed. */
 struct lock_lease {
     struct lock_key key;
     const struct lock_rule *rule;
@@ -442,30 +463,33 @@ struct lock_lease {
     int64_t left_ms;  /* ARGV 7 of a renewal: how much of the lease is left, as far as is known; 0: no end */
 };
 
-/* Drops what is over, and asks the sink for the renewals that are due, in a thread's `part` of `parts` of the shards.
- * Returns after how many ms to call it again, at most 1000. */
+/* Drops claims and contenders that are over, and asks the sink for the renewals that are due. A thread serves the
+ * shards of its `part` of `parts`. Returns after how many ms to call it again, at most 1000. */
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
 /* This process stops: sessions that are closed from then on do not abandon their leases. From any thread, once. */
 void engine_leave(struct lock_engine *e);
 /* Redis has ended and kept no data: ends all leases, and reports at most `reports`. Returns how many there were. */
 unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms);
-/* After engine_leave, asks the sink for a last renewal, for the rule's `handover`, of a part's leases. Returns for how
- * many, at most `max`; less: all are asked for. Called again after a while, since a renewal may fail, or its end come
- * near. */
+/* After engine_leave, asks the sink for a last renewal, for the rule's `handover`, of the leases in a thread's part of
+ * the shards. Returns how many it asked for, at most `max`; less: all are asked for. To be called again after a while,
+ * since a renewal may fail, or its end come near. */
 unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms);
-/* Asks for renewals that let leases last for `ms` beside their usual time, while Redis can't be reached. Of all shards,
- * from one thread. Returns how many, at most `max`; called again until it is none, since a renewal may be under way. */
+/* Asks the sink for a renewal of the leases that would end in the next `ms`, so that they last for as long as Redis
+ * can't be reached: for `ms` beside their usual time. Of all shards, from one thread. Returns how many it asked for, at
+ * most `max`; to be called again until it is none, since a renewal may be under way. */
 unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms);
-/* Whether a renewal that has not been sent yet is still wanted. */
+/* Whether a renewal that has not been sent yet is still wanted: its owner has neither released nor left. */
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token);
-/* What became of a renewal, once for each. DONE: pttl_ms and leased say how the lease ends now. HELD, FOREIGN, FREE: it
- * is gone (renewal_lost). UNKNOWN, NOT_SENT: tried again while the lease may be live. */
+/* Tells the engine what became of a renewal, once for each that the sink was asked for. DONE: pttl_ms and leased say
+ * how the lease ends now, since the application may have set its own expiry. HELD, FOREIGN, FREE: the lease is gone
+ * (renewal_lost). UNKNOWN, NOT_SENT: the renewal is tried again while the lease may be live. */
 void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, const struct lock_result *r,
                     int64_t now_ms);
 
 /* ---- alarms -------------------------------------------------------------------------------- */
 
-/* A lease that seems over, while its session is connected and has not released it. Redis is asked first. Borrowed. */
+/* A lease that is over, as far as this proxy knows, while the session that acquired it is connected and has not
+ * released it. The session layer asks Redis first, and tells the session then. Pointers are borrowed. */
 struct lock_alarm {
     struct lock_lease lease;      /* right RIGHT_LOOK */
     struct lock_session *session; /* valid during the callback alone */
@@ -473,20 +497,23 @@ struct lock_alarm {
     bool own; /* the connection is its worker's own */
 };
 
-/* Whether the session is still to hear of the lease's end: it has not released the lock, or written it. */
+/* Whether the session is still to hear of the lease's end. It is not once it has released the lock, asked for it anew
+ * or written it. */
 bool engine_alarm_waits(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token);
+/* What Redis says of an alarm: the lease is over, it goes on after all, or it is not known. */
 enum alarm_end { ALARM_OVER, ALARM_KEPT, ALARM_UNKNOWN };
 /* Takes Redis's answer to the look that was sent at asked_ms. If the lease goes on, its claim lives again. */
 enum alarm_end engine_alarm_looked(struct lock_engine *e, const struct lock_key *key, uint64_t session_id,
                                    uint64_t token, const struct lock_result *r, int64_t asked_ms, int64_t now_ms);
 /* Called right before the session is told. False: it is not to be told any more. Else the alarm is done with, and
- * becomes the incident `lost`, unless another one has said it. */
+ * becomes the incident `lost`, unless another incident has said it. `client` (address and name) and `action` are for
+ * the incident. */
 bool engine_alarm_take(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token,
                        const char *client, const char *action, int64_t now_ms);
 
 /* ---- effects ------------------------------------------------------------------------------- */
 
-/* A party (list.lua) that has disconnected. Borrowed. */
+/* A party (the owner of list locks' nodes, as list.lua has it) that has disconnected. Pointers are borrowed. */
 struct lock_leaving {
     struct lock_key key;
     const struct lock_rule *rule;
@@ -496,7 +523,8 @@ struct lock_leaving {
     size_t party_len;
 };
 
-/* A lease whose owner has left, and may come back at another proxy. Borrowed. */
+/* A lease that the proxy renewed, and whose owner has left. The owner may come back at another proxy. Pointers are
+ * borrowed. */
 struct lock_left {
     struct lock_key key;
     uint32_t login;
@@ -515,7 +543,7 @@ enum workload_fact {
     FACT_LOSERS_QUIET = 8    /* its losers send no release, not even behind many lost attempts in a row */
 };
 
-/* What is known of a workload. Borrowed. */
+/* A workload, by its texts, and what is known of it. Pointers are borrowed. */
 struct lock_facts {
     const char *identity, *rule, *pattern; /* the client's, the rule's pattern, and the keys', each whole */
     size_t identity_len, rule_len, pattern_len;
@@ -587,7 +615,7 @@ struct lock_sink {
     void (*alarm)(void *arg, const struct lock_alarm *alarm);  /* from all functions that end leases; may be NULL */
 };
 
-/* Makes an engine. `process` is this process's UUID; `seed` keys the hash tables. */
+/* Makes an engine. `process` is this process's UUID (36 characters); `seed` keys the hash tables. */
 struct lock_engine *engine_new(const char *process, uint64_t seed, const struct lock_sink *sink);
 void engine_free(struct lock_engine *e);
 /* Only one thread calls the engine from now on: it locks no mutex. */
@@ -597,24 +625,28 @@ void engine_alone(struct lock_engine *e);
 
 enum { FACT_MS = 7 * 24 * 60 * 60 * 1000 }; /* a fact that was not confirmed for so long is forgotten */
 
-/* Facts of a workload, for an existing one at once, and for a later one from its start. Facts that this engine has told
- * itself may come back. FACT_POOLED wins over FACT_DEDICATED. From any thread. */
+/* Tells the engine facts of a workload. An existing workload takes them over at once, and a later one starts with them.
+ * Facts that this engine has told the sink itself may come back: that changes nothing. FACT_POOLED wins over
+ * FACT_DEDICATED. From any thread. */
 void engine_learnt(struct lock_engine *e, const struct lock_facts *facts, int64_t now_ms);
 /* A number that grows with each command on a lock. From any thread. */
 uint64_t engine_begun(struct lock_engine *e);
 /* Whether other proxies are known to give out locks before the same Redis. */
 bool engine_elsewhere(const struct lock_engine *e);
-/* Redis may have forgotten leases: a node was lost, or slots are at other nodes. From any thread. */
+/* Redis may have forgotten leases that it granted before now: a node was lost, or slots are at other nodes. From any
+ * thread. */
 void engine_may_forget(struct lock_engine *e, int64_t now_ms);
 
 /* ---- what sessions of other proxies have left -------------------------------------------------- */
 
-/* Whether a session is here that may be the lease's owner come back, and its login. `rule` NULL: any session of the
- * identity that has come since counts. The clocks of proxies agree within a second. */
+/* Whether a session is here that may be the lease's owner come back. *login: with which login to speak to Redis then.
+ * `rule` is the lock's; NULL: any session of the identity that has come since counts. The clocks of proxies are taken
+ * to agree within a second. */
 bool engine_awaits(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t *login);
 /* A fresh token, for a lease that is taken over. Returns its number. */
 uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]);
-/* This proxy has taken a lease over under this token. It is renewed while its successor is connected. */
+/* This proxy has taken a lease over under this token. It is renewed while its successor is connected. `r` has its fence
+ * and end. */
 void engine_inherited(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t login,
                       uint64_t token, const struct lock_result *r, int64_t now_ms);
 
@@ -642,7 +674,7 @@ struct lock_stats {
     LOCK_STATS(STAT_FIELD)
 #undef STAT_FIELD
     uint64_t incidents[INCIDENT_KINDS];
-    /* Of granted attempts, since the first of a row of lost ones; 0: none was lost. */
+    /* Of granted attempts: since the first attempt that the session lost in a row; 0: it lost none. */
     struct histogram waits;
 };
 /* For a struct lock_stats; incidents and waits are no rows of it. */
@@ -674,27 +706,30 @@ struct lock_standing {
 void engine_standing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms,
                      struct lock_standing *out);
 
-/* Since the start. A hold counts when its lease ends, a wait with each lost attempt and when the lock is acquired. */
+/* How long locks were held, and how long sessions waited for them, since the start. A hold counts when its lease ends,
+ * a wait with each attempt that is lost, and when the lock is acquired. */
 struct lock_times {
     int64_t held_ms, holds, longest_hold_ms;
     int64_t waited_ms, waits, longest_wait_ms;
 };
 
-/* What has been learnt of a workload. The texts are cut to LOCK_WORKLOAD_NAME_MAX - 1. */
+/* What has been learnt of a workload: a client identity's keys of one pattern under one rule. The texts are cut to
+ * LOCK_WORKLOAD_NAME_MAX - 1. */
 enum { LOCK_WORKLOAD_NAME_MAX = 96 };
 struct lock_workload {
     const char *client, *rule, *pattern;
     bool pooled;
     const struct lock_times *times;
 };
+/* Calls fn for all workloads, in no order; fn must not call the engine. */
 void engine_each_workload(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg);
-/* The times of forgotten workloads, and of leases without one. */
+/* The times of workloads that are forgotten, and of leases whose workload is not known. */
 struct lock_times engine_other_times(struct lock_engine *e);
 void lock_times_add(struct lock_times *to, const struct lock_times *from);
 /* A wait under the rule option `wait` ends, before engine_finish hears of the attempt. */
 void engine_waited(struct lock_engine *e, const struct lock_plan *plan, int64_t ms, bool granted, int64_t now_ms);
 
-/* Attempts to acquire a lock that were lost. */
+/* How a lock was fought over: attempts to acquire it that were lost. */
 enum { CONTENTION_MINUTES = 5, CONTENTION_NAME_MAX = 160 };
 struct lock_contention {
     uint32_t db;
@@ -705,15 +740,15 @@ struct lock_contention {
     size_t name_len;
     char name[CONTENTION_NAME_MAX];
 };
-/* The locks that were fought over most lately, in no order; fn must not call the engine. */
+/* Calls fn for the locks that were fought over most in the last minutes, in no order; fn must not call the engine. */
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg);
-/* Finds the locks with the most lost attempts, in descending order. Returns how many. */
+/* Finds the locks with the most lost attempts, at most `max`, in descending order. Returns how many. */
 size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_contention *out, size_t max);
 
 /* Finds in steps the newest leases believed live, or delayed, at most max, and fewer if names are very long; `oldest`:
- * the oldest live ones. engine_walk_step returns whether there are more keys to look at. engine_walk_each calls fn for
- * each lease, the newest or oldest first. */
+ * the oldest live ones. engine_walk_step looks at a part of the keys, and returns whether there are more. Then
+ * engine_walk_each calls fn for each lease, the newest (or oldest) first. */
 struct lock_walk;
 struct lock_walk *engine_walk_new(size_t max, bool oldest);
 void engine_walk_free(struct lock_walk *walk);

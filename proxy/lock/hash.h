@@ -8,7 +8,7 @@ struct hash_seed {
     uint64_t k0, k1;
 };
 
-/* Different `purpose`s give independent hashes. */
+/* Makes two words of key from one seed. Different `purpose`s give independent hashes. */
 struct hash_seed hash_seed_make(uint64_t seed, uint64_t purpose);
 uint64_t hash_bytes(const struct hash_seed *seed, const void *data, size_t len);
 /* A good mix of one number, not keyed. */
@@ -19,11 +19,13 @@ uint64_t hash_number(uint64_t n);
 /* Keys that differ in numbers and identifiers alone have the same pattern (job:123:lock is job:*:lock). */
 enum { ADVISE_PATTERN_MAX = 96 };
 
-/* Writes the key's pattern as a glob, with a NUL; a longer one is cut, and ends with a star. Returns its length. */
+/* Writes the key's pattern as a glob, at most ADVISE_PATTERN_MAX bytes with the NUL; a longer one is cut, and ends with
+ * a star. Returns its length. */
 size_t advise_pattern(const char *key, size_t len, char out[ADVISE_PATTERN_MAX]);
 
-/* The hash of a key's pattern, the same in every process, without writing it; and of a pattern that was written. */
+/* Hashes a key's pattern without writing it. The hash is the same in every process. */
 uint64_t advise_pattern_hash(const char *key, size_t len);
+/* Hashes a pattern as advise_pattern wrote it: the result is what advise_pattern_hash gives for its keys. */
 uint64_t advise_pattern_text_hash(const char *pattern, size_t len);
 
 /* How much of a pattern is its stem: up to the last separator. */

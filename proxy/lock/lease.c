@@ -20,7 +20,8 @@ enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
 enum { ALARMS_A_PEER = 64 };               /* a session that loses more at once hears of these */
 enum { BEATS = 64, BEAT_LEAST_MS = 1000 }; /* into so many parts a beat is divided; and how long it lasts at least */
 
-/* A lock with its own expiry, whose client has never released one under the rule, is a throttle, meant to run out. */
+/* A lock with the application's own expiry, whose client has never released one under the rule, is a throttle: it is
+ * meant to run out. */
 static bool lease_release_expected(const struct shard *sh, const struct claim *c) {
     return c->fence && c->release == RELEASE_NONE &&
            (c->leased || (c->observed && !c->end_ms) || releaser_known(sh->engine, c->rule, c->peer->client));
@@ -45,6 +46,7 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
 
 /* ---- which sessions hear of an end ----------------------------------------------------------- */
 
+/* Whether the claim's connection is its worker's own. */
 static bool is_own(const struct claim *c) {
     if (c->rule->owner == LOCK_OWNER_CONNECTION)
         return true;
@@ -52,7 +54,8 @@ static bool is_own(const struct claim *c) {
            workload_dedicated(c->workload, c->peer);
 }
 
-/* Whether the session may hear of the end. C6: a shared lease that makes way early was released by a colleague. */
+/* Whether the session may hear of the lease's end: it is here, the lease was its own, and it has not let go of it. C6:
+ * over shared connections a lease that makes way early was released by a colleague. */
 static bool may_hear(const struct shard *sh, const struct claim *c, enum lease_end why) {
     const struct peer *p = c->peer;
     if (!sh->engine->sink.alarm || !c->fence || p->closed || p->remote || !p->session || c->release != RELEASE_NONE ||
@@ -86,7 +89,8 @@ void alarms_forget(struct peer *p, const struct lock_key *key, uint64_t but) {
     }
 }
 
-/* If the session of a lease that has just ended is to hear of it, tells the sink. `said`: an incident has said it. */
+/* A lease has just ended. If its session is to hear of it, notes that and tells the sink. `said`: an incident has
+ * reported the end. */
 static void alarm_note(struct shard *sh, struct claim *c, enum lease_end why, bool said) {
     if (!may_hear(sh, c, why))
         return;
@@ -151,7 +155,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     int64_t inexact_ms = now_ms - since_ms + 50, moved_ms = end_ms - c->end_ms;
     if (moved_ms > inexact_ms)
         c->looked = false;
-    /* An expiry of the application's is renewed for its full length. A command that leaves the end leaves that. */
+    /* `renew always`: an expiry of the application's is renewed for its full length. A command that leaves the end
+     * where it was leaves the length, too. */
     if (leased)
         c->period_ms = c->rule->lease_ms;
     else if (moved_ms > inexact_ms || moved_ms < -inexact_ms || c->leased)
@@ -162,7 +167,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
     bool left = c->reported && !claim_heritable(c) && !c->handing && !claim_one_shot(c);
     c->renewing = wanted && c->period_ms > 0 && !claim_doubtful(c) && !left && !c->observed;
-    /* Renewal is due when a third of the lease is over, counted from the earliest moment at which it can have begun. */
+    /* Renewal is due when a third of the lease is over, counted from the earliest moment at which the lease can have
+     * begun. The application may have touched the lock without moving its end. */
     c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
     /* The locks of one slot are renewed in one call (lease_work.c): up to a sixth of the lease early, and then each
      * third of the lease. Short leases come one by one. */
@@ -216,7 +222,8 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         if (en->live_fence <= en->gone_fence)
             en->live_fence = 0;
     }
-    /* A session that asks again and again may learn of a lease's own end before this proxy notices it. */
+    /* The lease may have ended by itself. A session that asks again and again may learn that before this proxy notices
+     * it. */
     bool by_itself = why == LEASE_OVER || (why == LEASE_GONE && c->end_ms && c->end_ms <= now_ms + INEXACT_MS);
     c->delays = by_itself && c->rule->lock_delay_ms > 0 && c->fence && !c->observed;
     invariant(c->peer->remote || sh->live > 0, "S1: a lease ends where none is live");
@@ -257,9 +264,10 @@ static int64_t grace_of(const struct claim *c) {
     return claim_asked(c) && !claim_looking(c) ? RENEWAL_GRACE_MS : 0;
 }
 
-/* When the proxy reads the lock's end, shortly before it: if the expiry is the application's own, and a release is
- * expected or the session is to hear of the end. A watchdog may extend the lock directly at Redis, and the guard record
- * would end at the old time. NO_DEADLINE: it need not read the end, or has read it. */
+/* When the proxy reads the lock's end, shortly before the lease ends. It does so if the expiry is the application's
+ * own, and a release is expected or the session is to hear of the end. A watchdog may extend the lock directly at
+ * Redis. The guard record would then end at the old time, and the holder's release would be refused. NO_DEADLINE: the
+ * proxy need not read the end, or has read it. */
 static int64_t look_due(const struct shard *sh, const struct claim *c) {
     int64_t before = (c->end_ms - c->granted_ms) / 4;
     if (before > LOOK_BEFORE_MS)
@@ -283,7 +291,8 @@ static int64_t long_due(const struct shard *sh, const struct claim *c) {
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     int64_t due;
     if (!claim_ended(c)) {
-        /* After its owner has left, an audited lock without an expiry is remembered for as long as its lease. */
+        /* A lock without an expiry under audit never ends by itself. After its owner has left, it is remembered for as
+         * long as its lease would have lasted. */
         if (!c->end_ms && c->reported && (c->observed || c->rule->lease_ms))
             c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
         due = c->end_ms ? c->end_ms + grace_of(c) : NO_DEADLINE;
@@ -311,7 +320,8 @@ void lease_settle(struct shard *sh, struct claim *c, int64_t now_ms) {
         entry_settle(sh, en);
 }
 
-/* The last expiry when this process stops. A one-shot client does not come back: its lock gets the rest of its time. */
+/* The last expiry (ms) that the proxy gives to a lease when this process stops. A one-shot client does not come back,
+ * so its lock gets the rest of its time. */
 static int64_t handover_ms(const struct claim *c, int64_t now_ms) {
     int64_t left_ms = claim_one_shot(c) - now_ms;
     return left_ms > c->rule->handover_ms ? left_ms : c->rule->handover_ms;
@@ -430,7 +440,7 @@ unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
 
 unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
-    SHARDS_FOREACH(sh, e, asked < max ? ALL_SHARDS : 0)
+    SHARDS_FOREACH(sh, e, asked < max ? ALL_SHARDS : 0) /* asked before each shard */
         CLAIMS_FOREACH(c, sh) {
             if (asked == max || !is_renewed(c, now_ms) || claim_asked(c) || !lease_owner_here(c) ||
                 c->end_ms >= now_ms + ms + c->period_ms / 3)
@@ -546,7 +556,8 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
         } else if (outcome == LOCK_DONE) {
             c->renewals += c->renewals + 1u < 1u << RENEWAL_BITS;
             sh->stats.renewals++;
-            /* The application may have set its own expiry meanwhile, which is not the proxy's any more. */
+            /* The application may have set its own expiry while the renewal was in flight. Its answer has come
+             * meanwhile, and the expiry is not the proxy's own any more. */
             if (!r->leased || c->leased || !crossed)
                 lease_told(sh, c, r, crossed ? 0 : UINT64_MAX, crossed ? now_ms : c->renew_ms, now_ms);
         } else if (outcome == LOCK_HELD && c->queue && r->fence == c->fence) {

@@ -112,6 +112,7 @@ static void timer_put(struct timer_heap *h, uint32_t place, struct timer_slot sl
     slot.timer->place = place;
 }
 
+/* Moves a timer's slot, from this place, up or down to where it belongs. */
 static inline void timer_place(struct timer_heap *h, uint32_t place, struct timer_slot slot) {
     invariant_debug(place > 0 && place <= h->count, "a timer at %u of %u", place, h->count);
     for (; place > 1 && h->slots[place / 2].due_ms > slot.due_ms; place /= 2)
@@ -148,7 +149,7 @@ void timer_set(struct timer_heap *h, struct timer *t, int64_t due_ms) {
 }
 
 struct timer *timer_due(struct timer_heap *h, int64_t now_ms) {
-    if (timer_next(h) > now_ms)
+    if (h->count == 0 || h->slots[1].due_ms > now_ms)
         return NULL;
     struct timer *t = h->slots[1].timer;
     timer_set(h, t, NO_DEADLINE);
@@ -301,7 +302,8 @@ void peer_forget(struct shard *sh, struct peer *p) {
 
 /* ---- claims ---------------------------------------------------------------------------------- */
 
-/* The claim that is forgotten first: the oldest that no command uses, ended if there is one. */
+/* The claim that is forgotten first: the oldest ended claim that no command uses. If no claim has ended, the oldest
+ * unused one. */
 static struct claim *least_wanted(struct entry *en) {
     struct claim *oldest = NULL;
     for (struct claim *c = en->claims; c; c = c->next) {
@@ -313,7 +315,8 @@ static struct claim *least_wanted(struct entry *en) {
     return oldest;
 }
 
-/* To be called before it is looked whether other sessions of the client are open: see last_left. */
+/* Notes that a closed session has left claims or contenders. The caller does this before it looks whether other
+ * sessions of the client are open: see last_left. */
 static inline void note_closed_peer(struct shard *sh, struct peer *p) {
     if (p->closed)
         (void)client_closed_peer(&sh->engine->clients, p);
@@ -499,7 +502,8 @@ inline void claim_succession_enter(struct claim *c, enum succession_state to) {
 
 /* ---- contenders ------------------------------------------------------------------------------- */
 
-/* Walks both lists at once: a contended key has many contenders, and so has a session that looks at many keys. */
+/* Finds a contender by walking both lists at once: the shorter one ends the search. A contended key has many
+ * contenders, and so has a session that looks at many keys. */
 struct contender *contender_find(const struct entry *en, const struct peer *p) {
     struct contender *of_entry = entry_contender_list(en);
     const struct list_node *n = p->contenders.prev;

@@ -121,8 +121,8 @@ void client_table_clear(struct client_table *t);
 struct lock_client *client_get(struct client_table *t, const char *name, size_t len, bool opens);
 void client_ref(struct client_table *t, struct lock_client *c);
 void client_put(struct client_table *t, struct lock_client *c);
-/* Adds a closed session's peer that still has claims or contenders to the client's closed peers, which are looked at
- * again when the client's last session closes. False: that has closed already. */
+/* Adds a closed session's peer that still has claims or contenders to the client's closed peers: they are looked at
+ * again when the client's last session closes. False: that session has closed already, and the peer was not added. */
 bool client_closed_peer(struct client_table *t, struct peer *p);
 /* Whether the client of a closed session has had other sessions open ever since. */
 bool client_still_here(const struct peer *p);
@@ -198,7 +198,8 @@ struct workload {
     char names[]; /* the identity, then the rule's pattern, both whole and without a NUL */
 };
 
-/* What this proxy wrote to Redis of a workload, which need not exist, or read there. */
+/* What this proxy wrote to Redis of a workload, or read there from another proxy. The workload itself need not exist.
+ */
 struct fact {
     struct table_link link;
     struct list_node order; /* in the order of confirmation */
@@ -265,7 +266,8 @@ static inline void lock_times_held(struct lock_times *t, int64_t ms) {
         t->longest_hold_ms = ms;
 }
 
-/* NULL is allowed. */
+/* workload_ref takes a reference to a workload, and returns the workload; workload_put gives one back. NULL is allowed.
+ */
 static inline struct workload *workload_ref(struct workload *f) {
     if (f)
         f->refs++;
@@ -349,7 +351,7 @@ struct entry {
     char name[]; /* room for ENTRY_NAME_KEPT at least */
 };
 
-/* Fields that few claims need. */
+/* Fields that few claims need: kept apart, so that the other claims take less memory. */
 struct claim_extra {
     int64_t deadline_ms; /* from then on no late release is expected; 0: claim_deadline computes it */
     uint64_t sighted; /* the token counter when a session that may use the claim was shown its value last; 0: never */
@@ -393,8 +395,8 @@ enum succession_state {
 
 struct claim {
     struct timer timer;
-    uint32_t told_by;   /* the low half of the number of the command whose answer set end_ms last; 0: another answer was
-                           on its way */
+    uint32_t told_by;   /* the low half of the number of the command or transaction whose answer set end_ms last; 0:
+                         * another answer was on its way meanwhile */
     struct claim *next; /* of the entry, younger */
     struct entry *entry;
     struct peer *peer;
@@ -582,8 +584,8 @@ static inline struct shard *shard_next(struct lock_engine *e, struct shard *befo
 
 /* Walks all claims of a shard; the body may not remove them. */
 #define CLAIMS_FOREACH(c, sh)                                                                                          \
-    TABLE_FOREACH(it, &(sh)->entries)                                                                                  \
-        for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
+    TABLE_EACH(c##_entry, &(sh)->entries, const struct entry, link)                                                    \
+        for (struct claim *c = c##_entry->claims; c; c = c->next)
 
 /* ---- ledger.c -------------------------------------------------------------------------------- */
 
@@ -593,14 +595,14 @@ struct shard *ledger_shard(struct lock_engine *e, uint64_t hash);
 /* Locks the shard of a key with this hash. *en: the key's entry, or NULL. */
 struct shard *ledger_lock(struct lock_engine *e, const struct lock_key *key, uint64_t hash, struct entry **en);
 /* The next number for an attempt's token, even. An attempt of a pooled workload takes the odd number before it, so that
- * every proxy sees that it is pooled. */
+ * every proxy sees by the lease's token that the workload is pooled. */
 uint64_t ledger_number(struct lock_engine *e);
 void ledger_init(struct lock_engine *e, uint64_t seed);
 void ledger_clear(struct lock_engine *e);
 
 struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash);
 struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash);
-/* For a key that has none yet. */
+/* Adds an entry for a key that has none yet. */
 struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash, uint16_t slot);
 /* Frees the entry if nothing is left in it. */
 void entry_settle(struct shard *sh, struct entry *en);
@@ -608,13 +610,14 @@ struct lock_key entry_key(const struct entry *en);
 
 struct peer *peer_find(struct shard *sh, uint64_t id);
 struct peer *peer_get(struct shard *sh, struct lock_session *s);
+/* Adds a peer of this number, of which there is none yet. */
 struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client);
 /* Frees a closed peer that nothing refers to any more. */
 void peer_settle(struct shard *sh, struct peer *p);
 /* Frees a peer that holds nothing; peer_get would make an equal one. Called in the session's thread. */
 void peer_forget(struct shard *sh, struct peer *p);
 
-/* Claims stay ordered by age. Takes a reference to the rule's set. */
+/* Adds a claim to the entry, whose claims stay ordered by age. Takes a reference to the rule's set. */
 struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
                         uint64_t token, uint64_t fence);
 /* The oldest of an entry's claims; NULL: there is none. `en` may be NULL, here and below. */
@@ -630,13 +633,14 @@ static inline struct tenure *entry_tenures(const struct entry *en) {
 static inline struct key_stats *entry_key_stats(const struct entry *en) {
     return en && en->contenders ? en->contenders->key_stats : NULL;
 }
-/* Made if there is none; freed with the entry. */
+/* The entry's struct contenders, made if there is none. It is freed with the entry. */
 struct contenders *entry_contenders(struct entry *en);
 struct claim *claim_find(const struct entry *en, uint64_t token);
 /* The oldest claim of the lease with this fence. `client`: only of this client; NULL: of any. */
 struct claim *claim_of_fence(const struct entry *en, uint64_t fence, const struct lock_client *client);
+/* The claim's struct claim_extra, made if there is none. */
 struct claim_extra *claim_extra(struct claim *c);
-/* When the renewal of a one-shot client's lock ends; 0: it is no such lock. */
+/* When the renewal of a one-shot client's lock ends; 0: no one-shot client acquired the lock. */
 static inline int64_t claim_one_shot(const struct claim *c) {
     return c->extra ? c->extra->one_shot_ms : 0;
 }
@@ -657,12 +661,12 @@ bool contender_saw(const struct contender *w, const char *value, size_t len);
 /* The contender was used now: it is kept for longer. */
 void contender_touched(struct shard *sh, struct contender *w, const struct lock_rule *rule, int64_t now_ms);
 void contender_forget_seen(struct contender *w);
-/* Its entry stays, even empty. */
+/* Frees a contender. Its entry stays, even empty. */
 void contender_remove(struct shard *sh, struct contender *w);
 
 /* Gives back the reference that a contender holds for its nodes' rule. */
 void queue_forget(struct contender *w);
-/* Its entry and peer stay, even empty. */
+/* Frees a tenure. Its entry and peer stay, even empty. */
 void tenure_remove(struct tenure *t);
 /* Frees a session's statistics in one workload, or in all. */
 void session_stats_free(struct peer *p, struct session_stats *h);
@@ -676,6 +680,7 @@ uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_
 
 /* ---- a claim's states: ledger.c ------------------------------------------------------------------------------- */
 
+/* Whether the lease is known to have ended. */
 static inline bool claim_ended(const struct claim *c) {
     return c->lease != LEASE_GRANTED;
 }
@@ -721,7 +726,7 @@ void claim_end_told(struct claim *c);
  * `left`, with a reference. No shard is locked. */
 void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
-/* Gives a reference back, if there is one, and sets it to NULL. */
+/* Gives a reference to an orphan back, if there is one, and sets it to NULL. */
 void orphan_put(struct lock_engine *e, struct orphan **at);
 /* successor_counts: a heritable claim's lease is live, and counts for its orphan. successor_over: the lease has ended,
  * or the claim is being freed. An orphan without live leases gets no successor. */
@@ -736,6 +741,7 @@ void orphan_count(struct claim *c);
 
 /* ---- incident.c -------------------------------------------------------------------------------- */
 
-/* `format` makes the action's text, which never contains a value or a token. */
+/* Reports to the sink, with this kind in place of on->kind, and with the action that `format` makes in place of
+ * on->action. It never contains a value or a token. */
 void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct lock_incident *on, const char *format,
                      ...) __attribute__((format(printf, 4, 5)));

@@ -32,7 +32,8 @@ static void note_node(struct outcome *f) {
     contender_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
-/* The session was shown the node at the head and may be its owner: the lease is renewed for it as for the owner. */
+/* Makes a claim for a session that was shown the node at the head and may be its owner. The lease is renewed for the
+ * session as for the owner. */
 static void apply_shown(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (!r->value || f->peer->closed)

@@ -256,8 +256,8 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
         }
         p->closed_at = atomic_load(&e->newest_session);
         if (s->one_shot) { /* a session that stays long may have many claims: they are left in steps */
-            LIST_FOREACH(it, &p->claims)
-                keep_one_shot(sh, LIST_ENTRY(it, struct claim, of_peer), now_ms);
+            LIST_EACH(c, &p->claims, struct claim, of_peer)
+                keep_one_shot(sh, c, now_ms);
         }
         while (!list_empty(&p->tenures)) {
             struct tenure *t = LIST_ENTRY(list_first(&p->tenures), struct tenure, of_peer);

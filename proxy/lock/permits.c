@@ -201,10 +201,10 @@ static int64_t older(const struct permit *p, const struct permit_op *op) {
  * The key has expired, or was changed around the proxy. */
 static void settle_counter(struct permit_ledger *l, const struct permit_op *op, int64_t before) {
     int64_t excess = -(before < 0 ? 0 : before);
-    LIST_FOREACH(it, &op->key->permits)
-        excess += older(LIST_ENTRY(it, struct permit, of_key), op);
-    LIST_FOREACH(it, &op->key->ops)
-        excess -= LIST_ENTRY(it, struct permit_op, link)->gives;
+    LIST_EACH(p, &op->key->permits, struct permit, of_key)
+        excess += older(p, op);
+    LIST_EACH(o, &op->key->ops, struct permit_op, link)
+        excess -= o->gives;
     LIST_EACH_SAFE(p, &op->key->permits, struct permit, of_key) {
         int64_t n = older(p, op) < excess ? older(p, op) : excess;
         excess -= n > 0 ? n : 0;
@@ -227,8 +227,8 @@ static void forget_key(struct permit_ledger *l, struct permit_key *k) {
     k->refs++;
     k->reset_seq = ++l->seq;
     k->alike = false;
-    LIST_FOREACH_SAFE(it, &k->permits)
-        permit_over(l, LIST_ENTRY(it, struct permit, of_key));
+    LIST_EACH_SAFE(p, &k->permits, struct permit, of_key)
+        permit_over(l, p);
     key_put(l, k);
 }
 
@@ -254,8 +254,8 @@ void permits_free(struct permit_ledger *l) {
         k->refs++;
         forget_key(l, k);
     }
-    TABLE_FOREACH(it, &l->keys)
-        memory_free(LIST_ENTRY(it, struct permit_key, link));
+    TABLE_EACH(k, &l->keys, struct permit_key, link)
+        memory_free(k);
     table_clear(&l->keys);
     table_clear(&l->sessions);
     table_clear(&l->clients);

@@ -98,41 +98,45 @@ struct permit_take {
 
 struct permit_ledger *permits_new(uint64_t seed);
 void permits_free(struct permit_ledger *l);
-/* Whether there is anything to track: cheap, without the mutex. */
+/* Whether there is anything to track or to give back: cheap, and without the mutex. */
 bool permits_any(const struct permit_ledger *l);
 
-/* `gives`: how many permits the operation may give back, 0: none. */
+/* Begins an operation. `gives`: how many permits it may give back, 0: none. */
 void permits_begin(struct permit_ledger *l, struct permit_op *op, const struct lock_key *key, int64_t gives);
 void permits_end(struct permit_ledger *l, struct permit_op *op);
 
-/* A permit that the reply tells of. False: not tracked, since the ledger is full or a text is too long. One that was
- * taken before the semaphore was reset does not count, and is no failure. */
+/* Notes a permit that the operation's reply tells of. False: it is not tracked, since the ledger is full or a text is
+ * too long. A permit that was taken before the semaphore was reset does not count, and is no failure. */
 bool permits_take(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take);
-/* A sender has given back `n` of a counter. Returns how many of them the ledger had. */
+/* Notes that a sender has given back `n` of a counter. Returns how many of them the ledger had. */
 int64_t permits_give(struct permit_ledger *l, const struct permit_op *op, const struct permit_sender *from, int64_t n);
-/* A sender has given back a token or a member. Returns whether the ledger had it. */
+/* Notes that a sender has given back a token or a member. Returns whether the ledger had it. */
 bool permits_give_text(struct permit_ledger *l, const struct permit_op *op, const struct permit_sender *from,
                        const char *text, size_t len);
-/* A member has a new score. Returns whether the ledger has it. */
+/* Notes the new score of a member. Returns whether the ledger has the member. */
 bool permits_rescore(struct permit_ledger *l, const struct permit_op *op, const char *text, size_t len,
                      const char *score, size_t score_len);
-/* The semaphore was reset; permits_forget_all: all of a database, or with `every` of all databases. */
+/* Forgets the key's permits: the semaphore was reset. permits_forget_all does so for all keys of a database, or with
+ * `every` of all databases. */
 void permits_forget(struct permit_ledger *l, const struct permit_op *op);
 void permits_forget_all(struct permit_ledger *l, uint32_t db, bool every);
 /* Gives the permits the rules of a new configuration; forgets those whose key has no such rule any more. */
 void permits_rules(struct permit_ledger *l, const struct lock_rules *rules);
 
-/* A session has closed. `client`: its client's hash at last. `last`: the client has no other session. `one_shot`: a
- * permit that it has just taken is only returned by a lease. */
+/* A session has closed. `client`: its client's hash at last. `last`: the client has no other session. `one_shot`: it
+ * looks like a one-shot client's session: a permit that it has just taken is only returned by a lease. */
 void permits_leave(struct permit_ledger *l, uint64_t session, uint64_t client, bool last, bool one_shot,
                    int64_t now_ms);
+/* Makes permits due whose lease is over. */
 void permits_expire(struct permit_ledger *l, int64_t now_ms);
-/* Takes a permit out that is to be given back, or NULL. The caller owns it until permits_put_back or permits_drop. */
+/* Takes a permit out that is to be given back; NULL: none is due now. The caller gives it back, and owns it until
+ * permits_put_back or permits_drop. */
 struct permit *permits_due(struct permit_ledger *l, int64_t now_ms);
-/* It could not be given back, and is due again in `in_ms`. */
+/* The permit could not be given back, and is due again in `in_ms`. */
 void permits_put_back(struct permit_ledger *l, struct permit *p, int64_t now_ms, int64_t in_ms);
 void permits_drop(struct permit_ledger *l, struct permit *p);
-/* Appends the key's first `max` permits, "ADDRESS NAME id=7 has 2 since 12 ms; ...": the session's number or `gone`;
- * how many of a counter, or the token or member. Returns how many permits the key has. */
+/* Appends the key's first `max` permits, the oldest first, "ADDRESS NAME id=7 has 2 since 12 ms; ...": the number of
+ * its session, or `gone`; how many of a counter it is, or its token or member. Returns how many permits the key has. */
 int64_t permits_show(struct permit_ledger *l, const struct lock_key *key, size_t max, int64_t now_ms, struct text *out);
+/* How many permits the ledger has. */
 int64_t permits_held(struct permit_ledger *l);

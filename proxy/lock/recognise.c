@@ -11,8 +11,11 @@
  * wrong, the recognition alone costs the owner nothing.
  *
  * A constant that all workers write tells nothing. Nor does a number: it may be the deadline of two workers that began
- * in the same second, a count, or a constant 1. A hash lock is held by a field and its content; the name, the content
- * or both may tell workers apart.
+ * in the same second, a count, or a constant 1.
+ *
+ * A hash lock is held by a field and its content. Many applications have one name for the field, and write the worker
+ * into it. Others name the field after the worker, and count in it. The name, the content or both may tell workers
+ * apart.
  */
 #include "proxy/lock/choose.h"
 
@@ -69,7 +72,7 @@ static bool tells(const struct entry *en, const struct peer *self, const struct 
 
 /* ---- K1: shown what it tried ------------------------------------------------------------------------ */
 
-/* From now on the session is no loser, and speaks for the lease. */
+/* Recognises the session for the lease: from now on it is no loser, and speaks for the lease. */
 static void speaks_for(struct shard *sh, struct contender *w, struct claim *c, int64_t now_ms) {
     w->lost = w->released = false;
     w->lost_fence = w->recognised = c->fence;
@@ -77,7 +80,8 @@ static void speaks_for(struct shard *sh, struct contender *w, struct claim *c, i
     (void)lease_schedule(sh, c, now_ms);
 }
 
-/* K1: whether the lease has the value that the session tried to write, or at least its field's name. */
+/* K1: whether the claim's lease has the value that the session tried to write. Once the holder has counted in a field,
+ * the field's content is not known any more, and the name decides. */
 static bool is_its_own(const struct contender *w, const struct claim *c) {
     return w->tried == c->value || (value_same_field(w->tried, c->value) && !has_content(c->value));
 }

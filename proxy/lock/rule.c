@@ -99,7 +99,7 @@ static const struct rule_option FENCE_OPTIONS[] = {
     {"mode", OPTION_ENUM, FENCE_AT(mode), {"enforce", "audit", "off"}, "enforce", "enforce, audit or off"},
     {"unlocked", OPTION_ENUM, FENCE_AT(unlocked), {"pass", "refuse"}, "pass", "pass or refuse"},
 };
-enum { OPTION_COUNT = ARRAY_SIZE(OPTIONS), FENCE_OPTION_COUNT = 2 };
+enum { OPTION_COUNT = ARRAY_SIZE(OPTIONS), FENCE_OPTION_COUNT = ARRAY_SIZE(FENCE_OPTIONS) };
 
 /* Every enumeration has the size of an int, so that a table entry can set any of them. */
 _Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) == sizeof(int) &&
@@ -320,9 +320,10 @@ static bool options_read(const struct rule_option *options, size_t option_count,
     return true;
 }
 
-/* Refuses options that do not go together, and notes what follows. The guard record, which tells of a lock-delay,
- * outlives its lock by GUARD_OUTLIVES_MS. Audit does not see list locks: `any` leaves them out. `quorum yes` does not
- * go with an acquisition that the proxy could not undo, or whose end is not known. */
+/* Refuses options that do not go together, and notes what follows from the others. The guard record, which tells of a
+ * lock-delay, outlives its lock by GUARD_OUTLIVES_MS. Audit does not see list locks: `any` leaves them out, and an
+ * error refuses them if the rule names them. `quorum yes` does not go with an acquisition that the proxy could not
+ * undo, or whose end is not known. */
 static bool rule_fits(struct lock_rule *rule, const struct directive_words *d) {
     bool audit = rule->mode == LOCK_MODE_AUDIT, quorum = rule->quorum == LOCK_QUORUM_YES && rule->mode != LOCK_MODE_OFF;
     if (rule->lock_delay_ms > GUARD_OUTLIVES_MS)
@@ -571,30 +572,26 @@ void lock_rule_word(struct text *out, const char *pattern) {
     text_printf(out, "\"");
 }
 
-/* Writes the directive of a rule, or of its fence if that is not NULL. */
-static size_t directive_text(const struct lock_rule *rule, const struct lock_fence *fence, char *out, size_t size) {
+void lock_rule_append(struct text *out, const struct lock_rule *rule) {
+    const struct lock_fence *fence = rule->fence;
     const struct rule_option *options = fence ? FENCE_OPTIONS : OPTIONS;
-    struct text text = {0};
-    lock_rule_word(&text, rule->pattern);
+    lock_rule_word(out, rule->pattern);
     if (fence) {
-        text_printf(&text, " by ");
-        lock_rule_word(&text, fence->lock);
+        text_printf(out, " by ");
+        lock_rule_word(out, fence->lock);
     }
     for (size_t i = 0; i < (fence ? FENCE_OPTION_COUNT : OPTION_COUNT); i++)
         if (fence || rule->kinds != LOCK_KIND_SEMAPHORE || option_of_semaphores(&options[i]))
-            option_text(&options[i], fence ? (const void *)fence : rule, &text);
+            option_text(&options[i], fence ? (const void *)fence : rule, out);
+}
+
+size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size) {
+    struct text text = {0};
+    lock_rule_append(&text, rule);
     size_t len = text.len;
     snprintf(out, size, "%s", text.data);
     text_clear(&text);
     return len;
-}
-
-size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size) {
-    return directive_text(rule, NULL, out, size);
-}
-
-size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size) {
-    return directive_text(rule, rule->fence, out, size);
 }
 
 /* ---- guard records ------------------------------------------------------------------------- */
@@ -630,7 +627,7 @@ static __attribute__((noinline)) bool guard_tag_is_its_slots(const char *key, si
     const char *close = memchr(tag, '}', (size_t)(end - tag));
     if (!close || end - close < 2 || close[1] != ':')
         return false;
-    /* The tag is the one for the key's slot. The application's own keys may begin like a guard record. */
+    /* A guard record's tag is the one for its key's slot. The application's own keys may begin like a guard record. */
     const char *own = slot_tag(slot_of_key(close + 2, (size_t)(end - close - 2)));
     size_t own_len = strlen(own);
     return own_len == (size_t)(close - tag) && memcmp(own, tag, own_len) == 0;

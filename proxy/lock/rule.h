@@ -23,8 +23,8 @@ enum lock_renew { LOCK_RENEW_AUTO, LOCK_RENEW_ALWAYS, LOCK_RENEW_NEVER };
 enum lock_on_disconnect { LOCK_DISCONNECT_KEEP, LOCK_DISCONNECT_RELEASE };
 enum lock_quorum { LOCK_QUORUM_NO, LOCK_QUORUM_YES };
 enum lock_on_loss { LOCK_LOSS_TELL, LOCK_LOSS_CLOSE, LOCK_LOSS_ERROR };
-/* What counts as a lock, as bits. Other commands pass unchanged, unless they would change another session's live lease.
- */
+/* What counts as a lock under a rule, as bits. A command of another kind passes unchanged, unless it would remove or
+ * change another session's live lease. */
 enum lock_kind {
     LOCK_KIND_STRING = 1,
     LOCK_KIND_LIST = 2,
@@ -81,8 +81,8 @@ struct lock_rule {
     atomic_uint_fast64_t hits;
 };
 
-/* For how many ms witnesses remember a lease that has so many left: longer than Redis keeps it and its holder believes
- * in it, although clocks differ a little in their rates, and answers take up to the timeout. */
+/* For how many ms witnesses are to remember a lease that has so many left: longer than Redis keeps it and its holder
+ * believes in it, although clocks differ a little in their rates, and answers take up to the timeout. */
 static inline int64_t lock_promise_ms(int64_t lease_ms, int64_t timeout_ms) {
     return lease_ms + lease_ms / 16 + 2 * timeout_ms;
 }
@@ -93,17 +93,19 @@ static inline int64_t lock_promise_longest_ms(int64_t quarantine_ms, int64_t tim
 
 struct lock_rules;
 
+/* Makes an empty set with one reference. */
 struct lock_rules *lock_rules_new(void);
-/* NULL is allowed. */
+/* Takes a reference, and gives one back; NULL is allowed. */
 struct lock_rules *lock_rules_ref(struct lock_rules *rules);
 void lock_rules_unref(struct lock_rules *rules);
 
-/* Adds a rule from its words: PATTERN [OPTION VALUE] .... Returns NULL, or what is wrong, static or in `error`. */
+/* Adds a rule from its words: PATTERN [OPTION VALUE] .... Returns NULL, or what is wrong (static or in `error`, which
+ * has room for error_size bytes): option, value and what was expected. */
 const char *lock_rules_add(struct lock_rules *rules, const char *const *words, size_t count, char *error,
                            size_t error_size);
 
-/* Sets `fenced` and `fence_enforced` of a set's lock rules. `fences` is the same set or the one that replaces it. Other
- * threads may be using the rules. */
+/* Sets `fenced` and `fence_enforced` of each lock rule of a set: whether a fence of `fences` may name its locks.
+ * `fences` is the same set or the set that replaces it. Other threads may be using the rules. */
 void lock_rules_fenced_by(struct lock_rules *rules, const struct lock_rules *fences);
 
 size_t lock_rules_count(const struct lock_rules *rules);
@@ -112,7 +114,7 @@ const struct lock_rule *lock_rules_get(const struct lock_rules *rules, size_t i)
 /* The first rule that matches, or NULL; counts the hit. A rule with mode off matches too: it exempts. */
 const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len);
 
-/* The same for a fence: PATTERN by LOCK [OPTION VALUE] .... The two functions below list a set's fences. */
+/* Adds a fence in the same way: PATTERN by LOCK [OPTION VALUE] .... The two functions below list a set's fences. */
 const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *words, size_t count, char *error,
                                  size_t error_size);
 size_t lock_rules_fence_count(const struct lock_rules *rules);
@@ -136,34 +138,39 @@ void lock_rule_word_show(const char *word, char *out, size_t size);
 /* Appends a pattern as a word of the configuration, quoted if necessary. */
 void lock_rule_word(struct text *out, const char *pattern);
 
-/* Writes the rule, or its fence, as its directive: "lock:* mode enforce owner auto ...". Returns the whole length, also
- * where `size` cuts the text, as snprintf does. */
+/* Appends a rule or a fence as its directive: "lock:* mode enforce owner auto ...". lock_rule_text writes it instead,
+ * and returns the whole length, also where `size` cuts the text, as snprintf does. */
+void lock_rule_append(struct text *out, const struct lock_rule *rule);
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
-size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size);
 
 /* Writes the name of a key's lock, of which at most `size` bytes are written. Returns its length; 0: there is none.
  * lock_fence_name needs no fence: `lock` gets in place of its n-th star what the n-th star of `pattern` matches. */
 size_t lock_fence_name(const char *pattern, size_t pattern_len, const char *lock, const char *key, size_t len,
                        char *out, size_t size);
-/* How many stars a pattern or a lock's name has. A star in a class does not count; a name has no `classes`. */
+/* How many stars a pattern or a lock's name has. A star in a class (`classes`: a lock's name has none) does not count.
+ */
 int lock_fence_stars(const char *p, bool classes);
 size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len, char *out, size_t size);
 
-/* Writes a warning if clients without names count as one because of the rule of a fence's lock. Returns its length. */
+/* Writes a warning for people if clients without names count as one client, because the rule of the fence's lock has
+ * owner auto. Returns its length; 0: there is nothing to warn of, or the fence is not enforced. */
 size_t lock_fence_blur(const struct lock_rules *rules, const struct lock_rule *fence, char *out, size_t size);
 
-/* Each fence's lock must match a lock rule, and must not be fenced data. False: `error` says what is wrong. */
+/* Checks the fences of a set against its lock rules: each fence's lock must match a lock rule, and must not itself be
+ * fenced data. False: `error` says what is wrong with the first offending fence. */
 bool lock_fences_check(const struct lock_rules *rules, char *error, size_t error_size);
 
-/* For lock_rule.hash; the same in every process. */
+/* Hashes a rule's pattern, for lock_rule.hash. The hash is the same in every process. */
 uint64_t lock_rule_hash(const char *pattern, size_t len);
 
-/* Writes a guard record's key, lockkeeper:{TAG}:KEY, TAG hashing to KEY's slot. Returns its length. */
+/* Writes a guard record's key, lockkeeper:{TAG}:KEY, TAG hashing to KEY's slot: at most LOCK_GUARD_EXTRA + len bytes.
+ * Returns the length. */
 enum { LOCK_GUARD_EXTRA = 24 };
 size_t lock_guard_key(const char *key, size_t len, char *out);
-/* The same length, if KEY's slot is known. */
+/* The length of a guard record's key, if KEY's slot is known. */
 size_t lock_guard_len(size_t len, uint16_t slot);
-/* Writes the key without KEY at its end, and perhaps a few bytes behind it. Returns the length. */
+/* Writes a guard record's key without KEY at its end. A few bytes of `out` behind it may be overwritten. Returns the
+ * length. */
 size_t lock_guard_head_write(uint16_t slot, char *out);
 /* Whether a key is a guard record's name. */
 bool lock_guard_is(const char *key, size_t len);

@@ -219,7 +219,8 @@ uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
     return number;
 }
 
-/* The peer that stands for the session at the other proxy. All shards share one orphan of the group's leases. */
+/* The peer that stands for the session at the other proxy. All shards share one orphan of the group's leases, which
+ * waits or has a successor. */
 static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *left) {
     struct lock_engine *e = sh->engine;
     uint64_t group = group_number(left);

@@ -123,7 +123,8 @@ static void kept_remove(struct waiting *t, struct kept_place *k) {
     queue_settle(t, q);
 }
 
-/* Forgets places for which no session has come back. The list is not quite in the order of the places' ends. */
+/* Forgets places for which no session has come back. The rules keep places for different times, so the list is not
+ * quite in the order of the places' ends. */
 static void kept_trim(struct waiting *t, int64_t now_ms) {
     for (struct kept_place *k; (k = LIST_FIRST(&t->kept, struct kept_place, by_age));) {
         if (k->until_ms > now_ms && t->kept_count <= KEPT_MAX)
@@ -163,6 +164,7 @@ const struct lock_key *waiting_key(const struct waiter *w) {
 
 /* ---- joining ------------------------------------------------------------------------------------------- */
 
+/* The waiter's attempt is under way from now on. */
 static void try_now(struct waiting_queue *q, struct waiter *w) {
     invariant(!q->trying, "two attempts are under way for one queue");
     q->trying = w;
@@ -306,8 +308,8 @@ static void note_held(struct waiting_queue *q, const struct waiter *w) {
         q->proven = w->attempt;
 }
 
-/* An attempt shows whether the session at another proxy came that was let go first. If so, the next wait is twice as
- * long, and else as short as at first. */
+/* The waiter has let a session at another proxy try first, and its own attempt shows whether that session came. If so,
+ * the next wait is twice as long. Otherwise it is as short as at first. */
 static void note_patience(struct waiting *t, struct waiter *w, bool has_come) {
     struct freed *f = &t->freed[w->queue->hash % FREED];
     int64_t twice_ms = 2 * w->yields_ms;
@@ -493,49 +495,42 @@ size_t waiting_count(const struct waiting *t) {
     return atomic_load_explicit(&t->count, memory_order_relaxed);
 }
 
-static struct waiting_view view_of(const struct waiting_queue *q) {
-    struct waiting_view v = {.key = q->key, .count = q->count};
-    LIST_EACH(w, &q->waiters, const struct waiter, link)
-        if (v.since_ms == 0 || w->since_ms < v.since_ms)
-            v.since_ms = w->since_ms;
-    return v;
-}
-
 struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash, size_t max, int64_t now_ms,
                                struct text *who) {
-    struct waiting_view v = {.key = *key};
+    struct waiting_view v = {0};
     size_t shown = 0;
     if (waiting_count(t) == 0)
         return v;
     MUTEX_GUARD(&t->mutex);
     const struct waiting_queue *q = queue_find(t, key, hash);
-    if (q) {
-        v = view_of(q);
-        v.key = *key;
+    if (!q)
+        return v;
+    v.count = q->count;
+    LIST_EACH(w, &q->waiters, const struct waiter, link) {
+        if (v.since_ms == 0 || w->since_ms < v.since_ms)
+            v.since_ms = w->since_ms;
+        if (who && shown < max)
+            text_printf(who, "%s%s since %lld ms", shown++ ? "; " : "", w->who ? w->who : "",
+                        (long long)(now_ms - w->since_ms));
     }
-    for (struct list_node *it = q ? q->waiters.next : NULL; it && it != &q->waiters && shown < max; it = it->next) {
-        const struct waiter *w = LIST_ENTRY(it, struct waiter, link);
-        text_printf(who, "%s%s since %lld ms", shown++ ? "; " : "", w->who ? w->who : "",
-                    (long long)(now_ms - w->since_ms));
-    }
-    if (max > 0 && v.count > shown)
+    if (who && v.count > shown)
         text_printf(who, "; and %zu more", v.count - shown);
     return v;
 }
 
-void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg) {
+int64_t waiting_since(struct waiting *t) {
+    int64_t since_ms = 0;
     if (waiting_count(t) == 0)
-        return;
+        return 0;
     MUTEX_GUARD(&t->mutex);
-    TABLE_EACH(q, &t->queues, const struct waiting_queue, link) {
-        struct waiting_view v = view_of(q);
-        if (v.count > 0)
-            fn(arg, &v);
-    }
+    TABLE_EACH(w, &t->sessions, const struct waiter, by_session)
+        if (since_ms == 0 || w->since_ms < since_ms)
+            since_ms = w->since_ms;
+    return since_ms;
 }
 
 void waiting_free(struct waiting *t) {
-    for (struct kept_place *k; (k = LIST_FIRST(&t->kept, struct kept_place, by_age));)
+    LIST_EACH_SAFE(k, &t->kept, struct kept_place, by_age)
         kept_remove(t, k);
     table_clear(&t->queues);
     table_clear(&t->sessions);

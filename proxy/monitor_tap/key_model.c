@@ -4,7 +4,8 @@
  * a second after a command that has left it there, so that SETNX and EXPIRE belong together.
  *
  * The model makes one assumption: if the first command seen for a key is SETNX, SET NX or RPUSH, the key was free
- * before. Otherwise the nodes of a list lock would never be known.
+ * before. Otherwise the nodes of a list lock would never be known: a capture seldom shows a command that removes the
+ * list.
  */
 #include <string.h>
 

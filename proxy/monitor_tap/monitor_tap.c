@@ -146,7 +146,8 @@ bool monitor_args_read(const struct monitor_line *line, struct text *bytes, stru
         return false;
     if (words_scan(line->words, line->words_len, bytes, request))
         return true;
-    /* Valkey 8.1 escapes no quotes within a word: a quote ends it only if another word, or nothing, follows. */
+    /* Valkey 8.1 does not escape quotes and backslashes within a word. Here they get escapes: a quote ends a word only
+     * if another word, or nothing, follows it. */
     struct text mended = {0};
     bool inside = false;
     for (const char *p = line->words, *end = p + line->words_len; p < end; p++) {
@@ -167,7 +168,8 @@ bool monitor_args_read(const struct monitor_line *line, struct text *bytes, stru
 
 /* ---- clients ---- */
 
-/* Writes a client's identity as the proxy does, but without the user `default`, which a new connection may not have. */
+/* Writes a client's identity as the proxy does, but without the user `default`: the user of a new connection is not
+ * known. */
 static void identify(struct monitor_tap *o, struct talker *t) {
     const char *user = strcmp(t->user, "default") == 0 ? "" : t->user;
     size_t len = (size_t)snprintf(t->identity, sizeof(t->identity), "%s%s%s%s%s", t->address, *user ? " user=" : "",
@@ -354,8 +356,8 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     if (!k)
         k = model_follow(&o->model, hash, now_ms);
     field_follow(o, k, c);
-    /* The model follows no change in a list's middle, no push at the head, no pop at the tail, none of several nodes.
-     */
+    /* The model follows no change of a list in the middle, no push at the head, no pop at the tail, and no change of
+     * several nodes at once. */
     bool lost_queue = c->id == COMMAND_LPUSH || c->id == COMMAND_LPUSHX || c->id == COMMAND_LINSERT ||
                       c->id == COMMAND_RPOP || (c->id == COMMAND_RPUSH && o->request.argc > 3) ||
                       (c->id == COMMAND_LPOP && o->request.argc > 2);
@@ -469,7 +471,7 @@ static void on_client(struct monitor_tap *o, struct talker *t) {
     identify(o, t);
 }
 
-/* Commands without keys. False: it is none. */
+/* Handles commands without keys. False: the command is none. */
 static bool on_other(struct monitor_tap *o, struct talker *t, const struct monitor_line *line,
                      const struct command *c) {
     switch ((int)c->id) {

@@ -52,9 +52,11 @@ struct model_key {
 struct model {
     struct model_key keys[MODEL_SETS][MODEL_WAYS];
 };
-/* The state of a key at this time; NULL: it is not followed. */
+/* The state of a key at this time, after expiries; NULL: it is not followed. Valid until the next call of model_follow.
+ */
 struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms);
-/* The same, followed from now on: the oldest key makes room. Both are valid until the next call. */
+/* The state of a key, which is followed from now on. If its set is full, the key with the oldest last command makes
+ * room. Valid until the next call. */
 struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms);
 /* Gives the sight its effect, as far as it follows from the state, and updates the state. `hash`: it concerns a field.
  * False: the result is not known. */

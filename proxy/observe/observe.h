@@ -7,8 +7,10 @@
  *      MONITOR's lines ┘
  *
  * Keys become patterns (job:123:lock becomes job:*:lock). All tables have a fixed size: the entry seen longest ago
- * makes room. Most keys are outside of all rules, and nothing says when they may be forgotten; so the observer does not
- * use the engine's ledger. It only counts facts: proxy/lock/thresholds.h says what counts as evidence. Thread-safe.
+ * makes room. Most keys are outside of all rules, and no guard record or lease says when they may be
+ * forgotten; so the observer does not use the engine's ledger, which keeps a claim for as long as its release may come.
+ * It only counts facts. What counts as evidence, and how much is enough, is in proxy/lock/thresholds.h for both.
+ * Thread-safe.
  */
 #pragma once
 
@@ -61,20 +63,23 @@ enum seen_event seen_permit(const struct lock_event *e);
 struct observer *observer_new(uint64_t seed);
 void observer_free(struct observer *a);
 
-/* Whether events of this key are wanted now: of a busy group only some keys are. Called once for each event. */
+/* Whether events of this key are wanted now. If keys with the same beginning have many events a minute, only some of
+ * the keys are looked at. To be called once for each event, before it is composed. */
 bool observer_samples(struct observer *a, const char *key, size_t len, int64_t now_ms);
 void observer_note(struct observer *a, enum seen_event what, const struct lock_event *e, int64_t now_ms);
-/* A session has ended that has acquired a lock without an expiry; other sessions need not be reported. */
+/* Notes the end of a session that has acquired a lock without an expiry; other sessions need not be reported.
+ * `one_shot`: its client was a one-shot client. */
 void observer_left(struct observer *a, uint64_t session_id, bool one_shot);
 
 /* ---- fences: data that is written while a lock is held ------------------------------------------ */
 
-/* A lock of a rule was acquired; which lock, by which client (lock_client_hash). */
+/* observer_lock_seen notes that a lock of a rule has been acquired; observer_lock_taken notes which lock, by which
+ * client (lock_client_hash). */
 void observer_lock_seen(struct observer *a, int64_t now_ms);
 void observer_lock_taken(struct observer *a, const struct lock_key *lock, uint64_t client);
 /* Whether some of the writes should be looked at: a lock was acquired lately. */
 bool observer_looks(const struct observer *a, int64_t now_ms);
-/* `writer` returns the sender's relation to a lock; it must not call this module. */
+/* A write of data. `writer` returns the sender's relation to a lock; it must not call this module. */
 struct observed_write {
     struct lock_key key;
     uint64_t client; /* lock_client_hash */
@@ -110,12 +115,13 @@ struct advise_text {
     bool endless : 1; /* it sets no expiry */
 };
 struct advise_text advise_script_read(const char *source, size_t len);
-/* Scripts by the first 8 bytes of their SHA1. */
+/* Remember a script by the first 8 bytes of its SHA1; return what is known of one. */
 void observer_script_note(struct observer *a, uint64_t sha1, const struct advise_text *text);
 struct advise_text observer_script(struct observer *a, uint64_t sha1);
 
 /* ---- what was learnt ------------------------------------------------------------------------------ */
 
+/* A session that has tried for locks of a pattern. */
 struct evidence_session {
     uint32_t id;  /* derived from its number; 0: none */
     uint32_t row; /* contended leases in a row that were released over the session that had acquired, this session */
@@ -147,8 +153,8 @@ struct evidence {
             unsigned long long sent;     /* all releases, whatever their result */
             unsigned long long released; /* locks that a release has freed */
             unsigned long long crossed, by_other;
-            unsigned long long
-                by_other_bare;          /* the part of by_other that is not by a script, which may have compared */
+            /* the part of by_other that is not by a script, which may have compared */
+            unsigned long long by_other_bare;
             unsigned long long by_own;  /* releases, also in vain, by the client that had acquired */
             unsigned long long losers;  /* releases that found a lock, by sessions that had lost */
             unsigned long long freed;   /* the part of losers that the proxy did not refuse */
@@ -159,9 +165,9 @@ struct evidence {
             unsigned long long expired;             /* ended without a release */
             unsigned long long stood, stood_ms;     /* how often, and how long, a lock was free after a release although
                                                        others had asked for it: they slept */
-            unsigned long long
-                shared; /* a counter's session kept a number above the first for a while, as in a semaphore; or a
-                 session gave back a token or member that it had kept for a while, beside another one */
+            /* a counter's session kept a number above the first for a while, as in a semaphore; or a session gave back
+             * a token or member that it had kept for a while, beside another one */
+            unsigned long long shared;
             unsigned long long odd; /* ADVISE_PERMITS: what no holder of a permit does. `released`: give-backs */
             unsigned long long row; /* as in struct evidence_session, over all sessions */
         };
@@ -173,7 +179,7 @@ struct evidence {
     char dead_key[ADVISE_PATTERN_MAX];
 };
 
-/* Data that is written under locks of another pattern. */
+/* A pattern of data that is written under locks of another pattern, with counts (written_data.c). */
 struct written_pair {
     char pattern[ADVISE_PATTERN_MAX]; /* of the data; "": unused */
     char lock[ADVISE_PATTERN_MAX];    /* its n-th star stands for the same text as the data's n-th star */
@@ -184,8 +190,10 @@ struct written_pair {
     int64_t last_ms;           /* when the last held or late write came */
 };
 
+/* Adds the counts of a row, of the same pattern, to another one. */
 void evidence_add(struct evidence *to, const struct evidence *from);
-/* Calls fn with each row, which must not call this module. Before that, counts the locks that have expired or are dead;
- * now_ms 0: does not look for them. */
+/* Calls fn with each row, at most OBSERVED_ROWS. fn must not call this module, and copies what it needs. Before that,
+ * counts the locks in their rows that have expired or are dead; now_ms 0: does not look for them. */
 void observer_each(struct observer *a, int64_t now_ms, void (*fn)(void *arg, const struct evidence *row), void *arg);
+/* Copies the pairs; returns how many there are. */
 size_t observer_pairs(struct observer *a, struct written_pair out[OBSERVED_PAIRS]);

@@ -43,7 +43,8 @@ struct key_session {
     uint64_t permit; /* KEEPS: the token or member; 0: not known */
 };
 
-/* A session's last attempt on a key, which was lost. Hundreds of sessions may lose one lock. */
+/* A session's last attempt on a key, which was lost. A table of its own, since hundreds of sessions may lose one lock.
+ */
 struct lost_attempt {
     uint64_t hash; /* of the session and the key; 0: none */
     int64_t at_ms;
@@ -114,7 +115,8 @@ static struct evidence_session *row_session(struct evidence *row, uint64_t sessi
     return &row->sessions[session_id(session) % ADVISE_SESSIONS];
 }
 
-/* Whether the session is remembered as one that has tried for locks of the row: another may have taken its place. */
+/* Whether the session is remembered as one that has tried for locks of the row. Only a few sessions are remembered:
+ * another may have taken its place. */
 static bool row_has_tried(struct evidence *row, uint64_t session) {
     return row_session(row, session)->id == session_id(session);
 }
@@ -457,7 +459,8 @@ static void note_acquired(struct note *n) {
     p = p ? p : place_make(n, n->hash);
     p->row = (uint8_t)(n->row - n->sh->rows);
     invariant(p->row < ROWS, "row %d", p->row);
-    /* How long the lock was free although its new holder had asked before: it slept, or did not poll any more. */
+    /* How long the lock was free although its new holder had asked for it before: the holder slept. After a long time
+     * the client was not polling. */
     int64_t slept_ms = n->now_ms - p->freed_ms;
     if (p->freed_ms && slept_ms >= 0 && slept_ms <= POLL_MAX_MS && lost_attempt(n, false)) {
         n->row->stood++;
@@ -793,11 +796,14 @@ static bool may_say(const struct note *n, enum seen_event event) {
 
 void observer_note(struct observer *a, enum seen_event event, const struct lock_event *s, int64_t now_ms) {
     char pattern[ADVISE_PATTERN_MAX];
-    if (s->rule)
-        snprintf(pattern, sizeof(pattern), "%s", s->rule->pattern);
-    else
-        advise_pattern(s->key.name, s->key.len, pattern);
-    size_t len = strlen(pattern);
+    size_t len;
+    if (s->rule) {
+        len = s->rule->pattern_len < sizeof(pattern) ? s->rule->pattern_len : sizeof(pattern) - 1;
+        memcpy(pattern, s->rule->pattern, len);
+        pattern[len] = '\0';
+    } else {
+        len = advise_pattern(s->key.name, s->key.len, pattern);
+    }
     if (len == 0)
         return;
     size_t stem = s->rule ? len : advise_stem(pattern, len);

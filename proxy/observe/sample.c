@@ -1,6 +1,6 @@
 /*
- * Selects the events that PROXY ADVISE looks at, and translates a command's effect to an event. A rejected event must
- * cost next to nothing.
+ * Selects the events that PROXY ADVISE looks at, and translates a command's effect, as its reply shows it, to an event.
+ * A rejected event must cost next to nothing.
  *
  * Keys with the same beginning form a group. After FULL_EVENTS events of a group in a minute, and while as many come,
  * only those of one key in KEYS_SAMPLED are looked at, another key each minute. With each change the group gets a new

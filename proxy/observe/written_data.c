@@ -7,8 +7,8 @@
  *
  * A pair begins when a client writes a key while it holds a lock whose name follows from the key (stock:17 under
  * lock:stock:17, or all accounts under one lock). From then on each sampled write that fits is counted, from any
- * client, with its sender's relation to the lock: the counts show which pairs are coincidences. The pair that a holder
- * wrote longest ago makes room.
+ * client, with its sender's relation to the lock: the counts show which pairs are coincidences. All tables have a fixed
+ * size: the pair that a holder wrote longest ago makes room.
  */
 #include <stdlib.h>
 #include <string.h>

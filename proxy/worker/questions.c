@@ -59,9 +59,9 @@ static const struct {
                 {"BUSY", "a script runs there for too long: see SCRIPT KILL"}};
 
 static struct asked_master *find(struct worker *w, const char *address) {
-    LIST_FOREACH(it, &thread_of(w)->masters)
-        if (strcmp(LIST_ENTRY(it, struct asked_master, link)->address, address) == 0)
-            return LIST_ENTRY(it, struct asked_master, link);
+    LIST_EACH(m, &thread_of(w)->masters, struct asked_master, link)
+        if (strcmp(m->address, address) == 0)
+            return m;
     return NULL;
 }
 

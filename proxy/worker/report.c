@@ -73,16 +73,9 @@ static void report_sentinel(void *arg, const char *address, const char *state) {
     lines->report->line(lines->report->arg, name, "address=%s,state=%s", address, state);
 }
 
-static void note_oldest(void *arg, const struct waiting_view *v) {
-    int64_t *since_ms = arg;
-    if (*since_ms == 0 || v->since_ms < *since_ms)
-        *since_ms = v->since_ms;
-}
-
 static void report_locks_section(struct worker *w, const struct counter_sums *counters, const struct report *r) {
     const struct proxy_shared *shared = w->shared;
-    int64_t since_ms = 0;
-    waiting_each(shared->waiting, note_oldest, &since_ms);
+    int64_t since_ms = waiting_since(shared->waiting);
     struct lock_stats stats;
     engine_stats(shared->engine, &stats);
     r->section(r->arg, "Locks");
@@ -362,7 +355,7 @@ static bool report_rules(struct worker *w, const struct report *r) {
     for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
         const struct lock_rule *rule = lock_rules_fence(w->rules, i);
         char text[RULE_TEXT_MAX];
-        lock_fence_text(rule, text, sizeof(text));
+        lock_rule_text(rule, text, sizeof(text));
         r->row(r->arg);
         r->text(r->arg, "fence", text, strlen(text));
         r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));

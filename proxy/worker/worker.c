@@ -131,8 +131,8 @@ static void stop_begin(struct worker *w, bool careful) {
     if (careful)
         return;
     accept_drop_guests(w);
-    LIST_FOREACH_SAFE(it, &w->sessions)
-        session_finish(LIST_ENTRY(it, struct session, link));
+    LIST_EACH_SAFE(s, &w->sessions, struct session, link)
+        session_finish(s);
 }
 
 /* Checks at intervals whether the end is reached; the end of the turn does the rest. A thread that leaves stays until
@@ -479,8 +479,8 @@ static void free_list(struct list_node *head, size_t offset) {
 
 void worker_free(struct worker *w) {
     worker_enter(w);
-    LIST_FOREACH_SAFE(it, &w->sessions)
-        session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
+    LIST_EACH_SAFE(s, &w->sessions, struct session, link)
+        session_close(s, "the proxy stops");
     free_closed(w);
     invariant(list_empty(&w->sessions) && list_empty(&w->closed) && w->over_soft == 0,
               "%zu sessions are over their limit", w->over_soft);

@@ -181,8 +181,7 @@ static void finish_with(struct world *w, struct flight *f, const struct lock_res
     struct conn *c = f->conn >= 0 ? &w->conns[f->conn] : NULL;
     bool open = c && c->open && c->id == f->session_id;
     char text[8] = "COMMAND";
-    engine_finish(p->engine, open ? &c->session : NULL, f->session_id, &f->plan, r, text, "10.0.0.1:1234",
-                  w->redis.now_ms);
+    engine_finish(p->engine, f->session_id, &f->plan, r, text, "10.0.0.1:1234", w->redis.now_ms);
     if (w->waits)
         waits_learnt(w, f, r);
     if (open)

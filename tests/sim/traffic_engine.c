@@ -193,7 +193,6 @@ void front_finish(struct front_call *c) {
     if (!f->engine)
         return;
     struct lock_result r = call_result(c->plan.verb, &c->command, &c->envelope);
-    engine_finish(f->engine, c->line->open ? &c->line->session : NULL, c->line->id, &c->plan, &r, "COMMAND",
-                  "10.0.0.1:1234", f->redis->now_ms);
+    engine_finish(f->engine, c->line->id, &c->plan, &r, "COMMAND", "10.0.0.1:1234", f->redis->now_ms);
     do_what_was_asked(f);
 }

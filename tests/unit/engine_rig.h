@@ -134,7 +134,7 @@ static inline struct lock_result result(enum lock_outcome outcome, uint64_t fenc
 
 static inline void finish(struct fixture *f, struct lock_session *s, const struct lock_plan *plan,
                           const struct lock_result *r) {
-    engine_finish(f->engine, s, s->id, plan, r, "COMMAND", "10.1.1.1:5000", f->now_ms);
+    engine_finish(f->engine, s->id, plan, r, "COMMAND", "10.1.1.1:5000", f->now_ms);
 }
 
 /* A command from beginning to end; returns the claim that it used. */

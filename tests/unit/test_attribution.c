@@ -2549,14 +2549,14 @@ static void a_sessions_session_stats_are_bounded_and_close_with_it(void **state)
         assert_non_null(p);
         assert_true(p->session_stats_count <= SESSION_STATS_A_PEER);
         session_stats += p->session_stats_count;
-        LIST_FOREACH(it, &f->engine->shards[i].idle_workloads)
-            refs += LIST_ENTRY(it, struct workload, idle)->refs;
+        LIST_EACH(w, &f->engine->shards[i].idle_workloads, struct workload, idle)
+            refs += w->refs;
     }
     assert_int_equal(refs, session_stats);
     engine_session_close(f->engine, &a, f->now_ms);
     for (unsigned i = 0; i < SHARDS; i++)
-        LIST_FOREACH(it, &f->engine->shards[i].idle_workloads)
-            assert_int_equal(LIST_ENTRY(it, struct workload, idle)->refs, 0);
+        LIST_EACH(w, &f->engine->shards[i].idle_workloads, struct workload, idle)
+            assert_int_equal(w->refs, 0);
 }
 
 /* A new session of the workload has tried for nothing, and shown nothing. */

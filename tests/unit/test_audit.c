@@ -343,7 +343,7 @@ static void begin(struct fixture *f, struct lock_session *s, enum lock_verb verb
 static void finish(struct fixture *f, struct lock_session *s, struct lock_plan *plan, enum lock_outcome outcome,
                    uint64_t fence) {
     struct lock_result r = {.outcome = outcome, .fence = fence, .pttl_ms = -3};
-    engine_finish(f->engine, s, s->id, plan, &r, "COMMAND", "10.1.1.1:5000", f->now_ms);
+    engine_finish(f->engine, s->id, plan, &r, "COMMAND", "10.1.1.1:5000", f->now_ms);
 }
 
 static void a_lock_made_under_audit_is_enrolled(void **state) {
@@ -396,7 +396,7 @@ static void an_enforced_lease_is_released_under_audit(void **state) {
     open_as(f, &b, 2, "b");
     begin(f, &a, LOCK_ACQUIRE, &plan);
     struct lock_result r = {.outcome = LOCK_GRANTED, .fence = 1700000000000000, .pttl_ms = 5000};
-    engine_finish(f->engine, &a, 1, &plan, &r, "SET", "", f->now_ms);
+    engine_finish(f->engine, 1, &plan, &r, "SET", "", f->now_ms);
     assert_int_equal(see(f, &a, LOCK_RELEASE, EFFECT_DONE), LOCK_RELEASED);
     acquire(f, &b, "1", 5000);
     assert_int_equal(see(f, &b, LOCK_RELEASE, EFFECT_DONE), LOCK_RELEASED);

@@ -98,7 +98,7 @@ static const char *rule_text(const struct config *c, size_t i) {
 
 static const char *fence_text(const struct config *c, size_t i) {
     static char text[300];
-    lock_fence_text(lock_rules_fence(c->rules, i), text, sizeof(text));
+    lock_rule_text(lock_rules_fence(c->rules, i), text, sizeof(text));
     return text;
 }
 

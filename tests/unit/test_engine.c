@@ -330,9 +330,9 @@ static void the_last_of_a_client_leaves_what_came_late_too(void **state) {
     struct lock_result r = result(LOCK_GRANTED, ++f->fence);
     r.pttl_ms = 30000;
     r.leased = true;
-    engine_finish(f->engine, NULL, 1, &plan, &r, "SETNX", "10.1.1.1:5000", f->now_ms);
+    engine_finish(f->engine, 1, &plan, &r, "SETNX", "10.1.1.1:5000", f->now_ms);
     r = result(LOCK_DONE, 0);
-    engine_finish(f->engine, NULL, 1, &push, &r, "RPUSH", "10.1.1.1:5000", f->now_ms);
+    engine_finish(f->engine, 1, &push, &r, "RPUSH", "10.1.1.1:5000", f->now_ms);
     assert_int_equal(incidents(f, INCIDENT_ABANDONED), 0);
     engine_session_close(f->engine, &b, f->now_ms);
     assert_int_equal(incidents(f, INCIDENT_ABANDONED), 1);
@@ -1455,7 +1455,7 @@ static void refused_releases_are_reported(void **state) {
     held.holder = "app and more";
     held.holder_len = 3;
     begin(f, &b, LOCK_RELEASE, "lock:x", &plan);
-    engine_finish(f->engine, &b, b.id, &plan, &held, "UNLINK", "10.9.9.9:1 worker-7", f->now_ms);
+    engine_finish(f->engine, b.id, &plan, &held, "UNLINK", "10.9.9.9:1 worker-7", f->now_ms);
     const struct note *n = incident(f, INCIDENT_FOREIGN_RELEASE);
     assert_string_equal(n->key, "lock:x");
     assert_string_equal(n->client, "10.9.9.9:1 worker-7");
@@ -2030,9 +2030,9 @@ static void a_session_may_be_gone_before_its_answer(void **state) {
     begin(f, &a, LOCK_ACQUIRE, "lock:x", &plan);
     begin(f, &a, LOCK_ACQUIRE, "lock:y", &other);
     engine_session_close(f->engine, &a, f->now_ms);
-    engine_finish(f->engine, NULL, 1, &plan, &r, "SETNX", "gone", f->now_ms);
+    engine_finish(f->engine, 1, &plan, &r, "SETNX", "gone", f->now_ms);
     struct lock_result held = result(LOCK_HELD, 900);
-    engine_finish(f->engine, NULL, 1, &other, &held, "SETNX", "gone", f->now_ms);
+    engine_finish(f->engine, 1, &other, &held, "SETNX", "gone", f->now_ms);
     assert_int_equal(incidents(f, INCIDENT_ABANDONED), 1);
     assert_int_equal(stats(f).claims, 1);
     pass(f, 15000);
@@ -2121,7 +2121,7 @@ static void *hammer(void *arg) {
         r.value = "value";
         r.value_len = hammer_below(h, 6);
         engine_begin(h->engine, &s, verb, &key, &h->rule, 0, false, now_ms, &plan);
-        engine_finish(h->engine, &s, s.id, &plan, &r, "X", "who", now_ms);
+        engine_finish(h->engine, s.id, &plan, &r, "X", "who", now_ms);
         if (i % 50 == 0)
             engine_tick(h->engine, h->part, 2, now_ms);
         if (i % 97 == 0)

@@ -192,7 +192,7 @@ static void acquire(struct fixture *f, int first, int count) {
         r.value = "1";
         r.value_len = 1;
         engine_begin(f->engine, s, LOCK_ACQUIRE, &key, &f->rule, 0, false, f->now_ms, &plan);
-        engine_finish(f->engine, s, s->id, &plan, &r, "SETNX", "10.1.1.1:5000", f->now_ms);
+        engine_finish(f->engine, s->id, &plan, &r, "SETNX", "10.1.1.1:5000", f->now_ms);
     }
 }
 

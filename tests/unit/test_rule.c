@@ -375,7 +375,14 @@ static void *matcher(void *arg) {
     return NULL;
 }
 
-/* The last of some rules is doubtful if the text has `part`. */
+static const char *add_fence(struct lock_rules *rules, const char *line) {
+    char pattern[40], lock[40], by[3];
+    assert_int_equal(sscanf(line, "%39s %2s %39s", pattern, by, lock), 3);
+    const char *words[] = {pattern, by, lock};
+    return lock_rules_add_fence(rules, words, 3, error, sizeof(error));
+}
+
+/* The last of some rules, or of some fences, is doubtful if the text has `part`. */
 static void test_doubts(void **state) {
     (void)state;
     static const struct {
@@ -395,13 +402,19 @@ static void test_doubts(void **state) {
         {{"lock:* lease 30s max-hold 5s"}, "max-hold is below lease"},
         {{"lock:* lease 5s max-hold 30s"}, NULL},
         {{"lock:* lease 30s max-hold 0"}, NULL},
+        {{"stock:* by lock:*", "stock:1* by lock:*"}, "'fence stock:*' above it"},
+        {{"stock:* by lock:*", "stock:* by lock:stock:*"}, "'fence stock:*' above it"},
+        {{"stock:* by lock:*", "stock:* by lock:*"}, NULL},
+        {{"stock:1* by lock:*", "stock:* by lock:*"}, NULL},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct lock_rules *rules = lock_rules_new();
-        for (size_t j = 0; j < 3 && cases[i].rules[j]; j++)
-            assert_null(add(rules, cases[i].rules[j]));
+        bool fence = strstr(cases[i].rules[0], " by ");
+        size_t count = 0;
+        for (; count < 3 && cases[i].rules[count]; count++)
+            assert_null((fence ? add_fence : add)(rules, cases[i].rules[count]));
         char text[400] = "";
-        size_t len = lock_rule_doubt(rules, lock_rules_count(rules) - 1, false, text, sizeof(text));
+        size_t len = lock_rule_doubt(rules, count - 1, fence, text, sizeof(text));
         assert_int_equal(len, strlen(text));
         if (cases[i].part ? !strstr(text, cases[i].part) : len > 0)
             fail_msg("%s: '%s'", cases[i].rules[0], text);

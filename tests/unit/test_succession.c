@@ -136,7 +136,7 @@ static void run(struct fixture *f, int s, enum lock_verb verb, const char *name,
     struct lock_key key = key_of(name);
     struct lock_plan plan;
     engine_begin(f->engine, &f->sessions[s], verb, &key, &f->rule, 0, false, f->now_ms, &plan);
-    engine_finish(f->engine, &f->sessions[s], f->sessions[s].id, &plan, r, "COMMAND", "10.1.1.1:5000", f->now_ms);
+    engine_finish(f->engine, f->sessions[s].id, &plan, r, "COMMAND", "10.1.1.1:5000", f->now_ms);
     if (token)
         *token = plan.attempt;
 }
@@ -305,11 +305,11 @@ static void a_one_shot_clients_del_frees_its_lock(void **state) {
     struct lock_result not_sent = {.outcome = LOCK_NOT_SENT, .pttl_ms = -3};
     engine_begin(f->engine, &f->sessions[4], LOCK_RELEASE, &key, &f->rule, 0, false, f->now_ms, &plan);
     assert_int_equal(plan.claim, 0);
-    engine_finish(f->engine, &f->sessions[4], f->sessions[4].id, &plan, &not_sent, "DEL", "", f->now_ms);
+    engine_finish(f->engine, f->sessions[4].id, &plan, &not_sent, "DEL", "", f->now_ms);
     engine_begin(f->engine, &f->sessions[5], LOCK_RELEASE, &key, &f->rule, 0, false, f->now_ms, &plan);
     assert_int_equal(plan.claim, token);
     assert_int_equal(plan.right, RIGHT_CLAIM);
-    engine_finish(f->engine, &f->sessions[5], f->sessions[5].id, &plan, &released, "DEL", "", f->now_ms);
+    engine_finish(f->engine, f->sessions[5].id, &plan, &released, "DEL", "", f->now_ms);
     assert_int_equal(live(f), 0);
     assert_int_equal(f->incidents[INCIDENT_SHARED] + f->incidents[INCIDENT_BELIEVED], 0);
 }
@@ -880,7 +880,7 @@ static void what_came_from_another_proxy_is_released(void **state) {
     engine_begin(f->engine, &f->sessions[0], LOCK_RELEASE, &key, &f->rule, 0, false, f->now_ms, &plan);
     assert_int_equal(plan.claim, k->token);
     struct lock_result r = {.outcome = LOCK_RELEASED, .fence = f->fence, .pttl_ms = -2};
-    engine_finish(f->engine, &f->sessions[0], f->sessions[0].id, &plan, &r, "DEL", "10.1.1.1:5000", f->now_ms);
+    engine_finish(f->engine, f->sessions[0].id, &plan, &r, "DEL", "10.1.1.1:5000", f->now_ms);
     assert_int_equal(live(f), 0);
 }
 

@@ -300,24 +300,25 @@ static void test_proof(void **state) {
     leave(r, 1, WAIT_OVER);
 }
 
-static void note_view(void *arg, const struct waiting_view *v) {
-    *(struct waiting_view *)arg = *v;
-}
-
 static void test_views(void **state) {
     struct rig *r = *state;
     struct waiting_view v = waiting_of(r->t, &r->key, HASH, 0, 0, NULL);
     assert_int_equal(v.count, 0);
+    assert_int_equal(waiting_since(r->t), 0);
     join(r, 0, 0);
     r->now_ms += 50;
     join(r, 1, 1);
-    v = waiting_of(r->t, &r->key, HASH, 0, 0, NULL);
+    v = waiting_of(r->t, &r->key, HASH, 1, 0, NULL);
     assert_int_equal(v.count, 2);
     assert_int_equal(v.since_ms, 1000);
-    memset(&v, 0, sizeof(v));
-    waiting_each(r->t, note_view, &v);
+    struct text who = {0};
+    v = waiting_of(r->t, &r->key, HASH, 1, 1070, &who);
     assert_int_equal(v.count, 2);
+    assert_string_equal(who.data, " since 70 ms; and 1 more");
+    text_clear(&who);
+    assert_int_equal(waiting_since(r->t), 1000);
     leave(r, 0, WAIT_OVER);
+    assert_int_equal(waiting_since(r->t), 1050);
     leave(r, 1, WAIT_OVER);
 }
 

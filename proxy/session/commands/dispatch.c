@@ -38,8 +38,8 @@ static enum dispatch_result secret_end(struct session *s, const struct command *
     struct request *request =
         LIST_ENTRY(s->requests.prev, struct request, link); /* this request's, or one that ends sooner */
     upstream_secret(&request->call.up);
-    LIST_FOREACH(it, &request->parts)
-        upstream_secret(&LIST_ENTRY(it, struct call, link)->up);
+    LIST_EACH(part, &request->parts, struct call, link)
+        upstream_secret(&part->up);
     return result;
 }
 

@@ -94,8 +94,8 @@ void pause_end(struct worker *w) {
         upstream_try_now(w->upstream);
     }
     w->pause = PAUSE_NONE;
-    LIST_FOREACH(it, &w->sessions)
-        pause_leave(LIST_ENTRY(it, struct session, link));
+    LIST_EACH(s, &w->sessions, struct session, link)
+        pause_leave(s);
     worker_wake_waiting(w);
 }
 

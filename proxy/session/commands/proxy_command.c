@@ -259,7 +259,7 @@ static void explain_fence(struct explanation *x, const char *key, size_t len) {
     char text[RULE_TEXT_MAX];
     if (!rule)
         return;
-    lock_fence_text(rule, text, sizeof(text));
+    lock_rule_text(rule, text, sizeof(text));
     pair(x, "fence", text);
     size_t n = lock_fence_lock(rule, key, len, text, sizeof(text));
     pair_of(x, "fence-lock", text, n < sizeof(text) ? n : sizeof(text));

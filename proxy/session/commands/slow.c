@@ -94,9 +94,7 @@ void slow_note(const struct call *c, const struct upstream_late *late) {
         note(c, late);
     if (!c->lock)
         return;
-    LIST_FOREACH(it, &c->lock->joined) {
-        const struct call *joined = LIST_ENTRY(it, const struct lock_call, link)->call;
-        if (joined->request->session)
-            note(joined, late);
-    }
+    LIST_EACH(joined, &c->lock->joined, const struct lock_call, link)
+        if (joined->call->request->session)
+            note(joined->call, late);
 }

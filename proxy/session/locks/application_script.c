@@ -225,9 +225,9 @@ static bool bundle_executed(struct request *request, struct bundle *b, const str
         return true;
     }
     const char **step = at + b->count + 1;
-    LIST_FOREACH(it, &b->locks.calls) {
+    LIST_EACH(l, &b->locks.calls, struct lock_call, queued) {
         const struct call_end part = {.reply = step[0], .len = (size_t)(step[1] - step[0])};
-        lock_queue_answer(LIST_ENTRY(it, struct lock_call, queued), &part);
+        lock_queue_answer(l, &part);
         step++;
     }
     b->request = request;
@@ -303,13 +303,13 @@ enum dispatch_result script_dispatch(struct session *s, const struct request_cla
         request_barrier(request);
     text_append(&b->command, k->bytes, k->request->len);
     text_append(&all, multi, sizeof(multi) - 1);
-    LIST_FOREACH(it, &b->locks.calls) {
-        script_build_before(s, NULL, LIST_ENTRY(it, struct lock_call, queued));
+    LIST_EACH(queued, &b->locks.calls, struct lock_call, queued) {
+        script_build_before(s, NULL, queued);
         text_append(&all, build->data, build->len);
     }
     text_append(&all, k->bytes, k->request->len);
-    LIST_FOREACH(it, &b->locks.calls) {
-        script_build_behind(s, NULL, LIST_ENTRY(it, struct lock_call, queued), &words, b->key_count, true);
+    LIST_EACH(queued, &b->locks.calls, struct lock_call, queued) {
+        script_build_behind(s, NULL, queued, &words, b->key_count, true);
         text_append(&all, build->data, build->len);
     }
     text_append(&all, exec, sizeof(exec) - 1);

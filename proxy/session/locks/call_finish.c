@@ -182,8 +182,7 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
         note_trip(s);
     if (s && __builtin_expect(s->hears & HEARS_WRITES, 0))
         tell_written(s, l, result);
-    engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
-                  worker_now(w));
+    engine_finish(w->shared->engine, l->session_id, &l->plan, result, l->command, l->who, worker_now(w));
     if (__builtin_expect(l->plan.rule && l->plan.rule->unusual, false)) {
         if (l->plan.rule->wait_ms > 0)
             lock_handover_learnt(w, l, result);

@@ -407,8 +407,6 @@ static bool witnessed(struct call *c, struct lock_call *l, const struct call_end
 
 /* ---- inside MULTI ----------------------------------------------------------------------------------- */
 
-#define QUEUED(n) LIST_ENTRY(n, struct lock_call, queued)
-
 void lock_queue_answer(struct lock_call *l, const struct call_end *element) {
     struct lock_envelope e;
     if (!l->plan.rule || l->plan.rule->quorum != LOCK_QUORUM_YES || (l->clobbers && !l->acquires) ||
@@ -432,8 +430,7 @@ static const struct lock_call *on_key(const struct lock_call *first, const struc
 /* Finds whose vote counts for each call. Returns whether there is a vote. */
 static bool voters_find(const struct lock_queue *queue) {
     bool asks = false;
-    LIST_FOREACH(it, &queue->calls) {
-        struct lock_call *l = QUEUED(it);
+    LIST_EACH(l, &queue->calls, struct lock_call, queued) {
         if (!l->ballot)
             continue;
         const struct lock_result *r = &l->ballot->result;
@@ -442,7 +439,7 @@ static bool voters_find(const struct lock_queue *queue) {
         int64_t pttl_ms = r->pttl_ms;
         /* else the call before it that has acquired the lease of which it has heard */
         for (const struct list_node *b = l->queued.prev; !voter && b != &queue->calls; b = b->prev) {
-            struct lock_call *before = QUEUED(b);
+            struct lock_call *before = LIST_ENTRY(b, struct lock_call, queued);
             if (before->ballot && before->ballot->result.outcome == LOCK_GRANTED &&
                 before->ballot->result.fence == r->fence && on_key(before, l))
                 voter = before;
@@ -460,8 +457,7 @@ static void decided(struct lock_queue *queue) {
     invariant(queue->due > 0, "witnesses decide twice about a queued call");
     if (--queue->due > 0)
         return;
-    LIST_FOREACH(it, &queue->calls) {
-        struct lock_call *l = QUEUED(it);
+    LIST_EACH(l, &queue->calls, struct lock_call, queued) {
         const struct lock_call *voter = l->ballot ? l->ballot->voter : NULL;
         if (!voter || voter == l)
             continue;
@@ -479,8 +475,7 @@ bool lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(vo
     queue->due = 1;
     queue->done = done;
     queue->arg = arg;
-    LIST_FOREACH(it, &queue->calls) {
-        struct lock_call *l = QUEUED(it);
+    LIST_EACH(l, &queue->calls, struct lock_call, queued) {
         if (!l->ballot || l->ballot->voter != l)
             continue;
         l->ballot->queue = queue;

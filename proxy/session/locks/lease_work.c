@@ -254,7 +254,7 @@ static void renewals_done(struct call *c, const struct call_end *end) {
     invariant(w->own_works > 0 && r, "no renewal is under way");
     list_init(&others);
     list_splice(&others, &r->link);
-    LIST_FOREACH(it, &others)
+    LIST_EACH(other, &others, const struct lease_work, link)
         count++;
     bool read =
         !end->error && resp_item_read(&p, end->reply + end->len, &digits) && digits.type == '$' && digits.len == count;
@@ -310,7 +310,7 @@ static void works_send(struct worker *w, struct worker_job *job) {
     struct list_node others, *node, *works = &w->locks->works;
     size_t room = 0, count = 0, sent = 0, n;
     list_init(&others);
-    LIST_FOREACH(it, works)
+    LIST_EACH(work, works, const struct lease_work, link)
         room++;
     struct lease_work **renewals = memory_alloc(room * sizeof(*renewals));
     while ((node = list_shift(works))) {

@@ -323,17 +323,15 @@ void lock_build_free(struct worker *w, const struct lock_call *l) {
         end(w, put_token(p, plan->claim_token, plan->claim_len));
         return;
     }
-    LIST_FOREACH(it, &l->joined)
+    LIST_EACH(other, &l->joined, const struct lock_call, link)
         count++;
     lock_build_script(w, SCRIPT_FREE_ALL, NULL, 2 * count, count);
     lock_build_key(w, l->key, plan->key.len);
     LIST_EACH(other, &l->joined, const struct lock_call, link)
         lock_build_key(w, other->key, other->plan.key.len);
     build_bulk(w, plan->claim_token, plan->claim_len);
-    LIST_FOREACH(it, &l->joined) {
-        const struct lock_plan *other = &LIST_ENTRY(it, const struct lock_call, link)->plan;
-        build_bulk(w, other->claim_token, other->claim_len);
-    }
+    LIST_EACH(other, &l->joined, const struct lock_call, link)
+        build_bulk(w, other->plan.claim_token, other->plan.claim_len);
 }
 
 /* ---- all other scripts ---- */

@@ -330,8 +330,8 @@ static bool goes_with(const struct lock_call *first, const struct lock_call *l) 
     if (!a || !b || b->in_flight > 1 || memcmp(&a->lane, &b->lane, sizeof(a->lane)) != 0 ||
         (first->plan.slot != l->plan.slot && upstream_is_cluster(b->worker->upstream)))
         return false;
-    LIST_FOREACH(it, &first->joined)
-        if (LIST_ENTRY(it, struct lock_call, link)->plan.hash == l->plan.hash)
+    LIST_EACH(other, &first->joined, struct lock_call, link)
+        if (other->plan.hash == l->plan.hash)
             return false;
     return first->plan.hash != l->plan.hash;
 }

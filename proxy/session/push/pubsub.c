@@ -103,8 +103,8 @@ static struct pubsub *pubsub_get(struct session *s) {
 /* The number of shard channels on all nodes. */
 static int64_t pubsub_shards(const struct pubsub *p) {
     int64_t sum = 0;
-    LIST_FOREACH(it, &p->feeds)
-        sum += LIST_ENTRY(it, struct feed, link)->shards;
+    LIST_EACH(f, &p->feeds, struct feed, link)
+        sum += f->shards;
     return sum;
 }
 
@@ -125,9 +125,9 @@ static void feed_lost(void *arg, const char *error);
 
 /* Finds the feed to a node, or opens one; NULL: *error has the reason. */
 static struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const char **error) {
-    LIST_FOREACH(it, &p->feeds)
-        if (node && LIST_ENTRY(it, struct feed, link)->node == node)
-            return LIST_ENTRY(it, struct feed, link);
+    LIST_EACH(f, &p->feeds, struct feed, link)
+        if (node && f->node == node)
+            return f;
     struct feed *f = memory_alloc(sizeof(*f));
     *f = (struct feed){.of = p, .node = node, .protocol = p->session->lane.protocol};
     f->why = p->monitor ? PIN_MONITOR : PIN_SUBSCRIBED;

@@ -333,8 +333,8 @@ static void tracking_off(struct session *s, const struct command *c) {
 /* Whether a client with that number exists; if it may belong to another thread, whether the number was ever given. */
 static bool client_exists(const struct session *s, int64_t id) {
     const struct worker *w = s->worker;
-    LIST_FOREACH(it, &w->sessions)
-        if ((int64_t)LIST_ENTRY(it, struct session, link)->lock.id == id)
+    LIST_EACH(other, &w->sessions, struct session, link)
+        if ((int64_t)other->lock.id == id)
             return true;
     return w->shared->threads > 1 && id > 0 && id <= (int64_t)atomic_load(&w->shared->next_session);
 }

@@ -94,8 +94,8 @@ static void exec_unwait(struct transaction *t) {
 /* The largest number of replicas that the locks' rules ask for, and the longest time; false: none. */
 static bool replicas_asked(const struct transaction *t, int64_t *replicas, int64_t *ms) {
     *replicas = *ms = 0;
-    LIST_FOREACH(it, &t->items) {
-        const struct lock_call *l = LIST_ENTRY(it, struct transaction_item, link)->lock;
+    LIST_EACH(item, &t->items, struct transaction_item, link) {
+        const struct lock_call *l = item->lock;
         if (!l || !lock_wants_replicas(l))
             continue;
         const struct lock_rule *rule = l->plan.rule;
@@ -409,8 +409,8 @@ static void exec_send(struct transaction *t, struct request *request) {
         wait = t->wait = memory_zalloc(sizeof(*wait));
         wait->exec = request;
     }
-    LIST_FOREACH(it, &t->locks.calls)
-        engine_sent(w->shared->engine, &LIST_ENTRY(it, struct lock_call, queued)->plan);
+    LIST_EACH(l, &t->locks.calls, struct lock_call, queued)
+        engine_sent(w->shared->engine, &l->plan);
     call_submit_pin(&request->call, pin, exec, sizeof(exec) - 1, false);
     if (!wait || !wait->exec) {
         memory_free(wait); /* it has failed at once */

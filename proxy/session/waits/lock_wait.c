@@ -701,8 +701,8 @@ static void waits_close(struct worker *w) {
 
 static void waits_stop(struct worker *w) {
     lock_release_channel_close(w);
-    LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions)
-        wait_end(LIST_ENTRY(it, struct wait, link));
+    LIST_EACH_SAFE(t, &waits_of_worker(w)->sessions, struct wait, link)
+        wait_end(t);
 }
 
 /* Ends the waits that their keys' rules of now do not allow. */

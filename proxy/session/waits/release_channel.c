@@ -264,8 +264,8 @@ bool lock_release_channel_open(struct worker *w, uint16_t slot) {
     }
     if (upstream_is_cluster(w->upstream) && !all->plain)
         return listen_to_slot(all, slot);
-    LIST_FOREACH(it, &all->all) /* else there is one channel for all locks */
-        if (LIST_ENTRY(it, struct release_channel, link)->pin)
+    LIST_EACH(c, &all->all, struct release_channel, link) /* else there is one channel for all locks */
+        if (c->pin)
             return false;
     struct upstream_node *node = upstream_any_node(w->upstream, w->index);
     struct release_channel *channel = channel_of(all, node);

@@ -263,8 +263,7 @@ void fences_ran(struct world *w, struct write *x, bool refused) {
     uint64_t *written = &w->fences->written[x->key];
     world_event(w, "worker %d, key %d, fence %" PRIu64 ": %s %s", x->worker, x->key, x->fence,
                 x->is_look ? "a look" : "a write", refused ? "refused" : "done");
-    LIST_FOREACH(it, &w->fences->writes) {
-        struct write *of = LIST_ENTRY(it, struct write, link);
+    LIST_EACH(of, &w->fences->writes, struct write, link) {
         of->lost = of->lost || (x->is_look && refused && of->number == x->of);
     }
     totals.late += refused && late;
@@ -437,8 +436,7 @@ static void sent_goes_on(struct world *w, struct sent *s) {
         if (!lost)
             end = (struct call_end){.reply = out, .len = strlen(out)};
     }
-    LIST_FOREACH(it, &w->fences->writes) { /* what follows is its write's */
-        struct write *of = LIST_ENTRY(it, struct write, link);
+    LIST_EACH(of, &w->fences->writes, struct write, link) { /* what follows is its write's */
         if (x->is_look && of->number == x->of)
             w->fences->now = of;
     }
@@ -459,8 +457,7 @@ bool fences_progress(struct world *w, bool at_once) {
         sent_goes_on(w, s);
         return true;
     }
-    LIST_FOREACH(it, &f->writes) {
-        struct write *x = LIST_ENTRY(it, struct write, link);
+    LIST_EACH(x, &f->writes, struct write, link) {
         if (x->queued) {
             exec(x);
             return true;

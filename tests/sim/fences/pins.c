@@ -261,8 +261,7 @@ bool fences_pins_progress(struct world *w) {
 
 void fences_unblock_somebody(struct world *w) {
     struct fences *f = w->fences;
-    LIST_FOREACH(it, &f->writes) {
-        struct write *x = LIST_ENTRY(it, struct write, link);
+    LIST_EACH(x, &f->writes, struct write, link) {
         if (!x->waits || !x->request.session || !world_chance(w, 30))
             continue;
         world_event(w, "worker %d is unblocked", x->worker);

@@ -327,8 +327,7 @@ void proxy_stop(struct world *w, unsigned i, int64_t ms) {
     for (unsigned k = 0; k < w->timer_count; k++)
         if (w->timers[k].timer && w->timers[k].proxy == p)
             w->timers[k].due_ms = later(w->timers[k].due_ms, until_ms);
-    LIST_FOREACH(it, &w->messages) {
-        struct q_message *m = LIST_ENTRY(it, struct q_message, link);
+    LIST_EACH(m, &w->messages, struct q_message, link) {
         if (m->ran && m->upstream && m->upstream->proxy == p)
             m->due_ms = later(m->due_ms, until_ms);
     }

@@ -62,8 +62,7 @@ static void message_send(struct upstream *u, struct upstream_request *r, const c
 
 struct q_message *wires_first(struct world *w) {
     struct q_message *first = NULL;
-    LIST_FOREACH(it, &w->messages) {
-        struct q_message *m = LIST_ENTRY(it, struct q_message, link);
+    LIST_EACH(m, &w->messages, struct q_message, link) {
         if (!first || m->due_ms < first->due_ms)
             first = m;
     }
@@ -95,10 +94,10 @@ void wires_reset(struct upstream *u, bool for_good) {
     struct world *w = world_of(u);
     struct list_node lost, *n;
     list_init(&lost);
-    LIST_FOREACH_SAFE(it, &w->messages) {
-        if (LIST_ENTRY(it, struct q_message, link)->upstream == u) {
-            list_remove(it);
-            list_append(&lost, it);
+    LIST_EACH_SAFE(m, &w->messages, struct q_message, link) {
+        if (m->upstream == u) {
+            list_remove(&m->link);
+            list_append(&lost, &m->link);
         }
     }
     u->there_ms = u->back_ms = 0;
@@ -123,8 +122,7 @@ void wires_reset(struct upstream *u, bool for_good) {
 }
 
 void wires_time_out(struct upstream *u) {
-    LIST_FOREACH(it, &world_of(u)->messages) {
-        const struct q_message *m = LIST_ENTRY(it, struct q_message, link);
+    LIST_EACH(m, &world_of(u)->messages, const struct q_message, link) {
         if (m->upstream != u || world_of(u)->now_ms - m->sent_ms <= REDIS_TIMEOUT_MS)
             continue;
         wires_reset(u, false);
@@ -199,8 +197,7 @@ const char *upstream_submit(struct upstream *u, struct upstream_request *r, int 
 }
 
 void upstream_abandon(struct upstream_request *r) {
-    LIST_FOREACH(it, &the_world->messages) {
-        struct q_message *m = LIST_ENTRY(it, struct q_message, link);
+    LIST_EACH(m, &the_world->messages, struct q_message, link) {
         if (m->request == r)
             m->request = NULL;
     }
