@@ -246,7 +246,7 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     enum dispatch_result result = DISPATCHED;
     if (resp_request_read(&canonical, encoded.data, encoded.len) && canonical.form == RESP_MULTIBULK)
         result = w->hooks->dispatch(s, &canonical, encoded.data);
-    if (w->secret || result == DISPATCH_WAIT)        /* a waiting request is encoded again */
+    if (w->secret || result == DISPATCH_WAIT) /* a waiting request is encoded again */
         secret_overwrite(encoded.data, encoded.len);
     if (w->secret && s->state != SESSION_CLOSED)
         secret_overwrite(data, r->len);
