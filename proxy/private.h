@@ -174,13 +174,14 @@ void embedded_stop(struct embedded *e);
 /* ---- ending.c ---- */
 
 struct ending {
-    /* Set by the program, which owns them; then the state. */
+    /* Set by the program, which owns them. */
     struct proxy_shared *shared;
     const struct listen_set *listeners;
     void (*close_pages)(void *arg); /* ends the HTTP server */
     void *arg;
     struct embedded *embedded; /* NULL: none */
     char **argv;
+    /* The state. */
     pid_t successor;      /* the new process, until it is ready; else 0 */
     int pipe;             /* what it reports */
     struct ev_io word;    /* of the pipe */
