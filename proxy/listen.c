@@ -425,7 +425,7 @@ static bool is_rival(const struct listen_set *set, const char *address, unsigned
         struct stat file;
         socklen_t len = sizeof(own);
         char text[48] = "";
-        if (inode && fstat(set->sockets[i].fd, &file) == 0 && file.st_ino == inode)
+        if (fstat(set->sockets[i].fd, &file) == 0 && file.st_ino == inode)
             return false;
         getsockname(set->sockets[i].fd, (struct sockaddr *)&own, &len);
         if (own.ss_family == AF_INET)
@@ -450,7 +450,7 @@ static bool table_has_rival(const char *path, const struct listen_set *set) {
         state = 0;
     while (f && !found && state == LISTENS && fgets(line, sizeof(line), f))
         found = sscanf(line, "%*s %47s %*s %x %*s %*s %*s %*s %*s %llu", address, &state, &inode) == 3 &&
-                state == LISTENS && is_rival(set, address, inode);
+                state == LISTENS && inode != 0 && is_rival(set, address, inode);
     if (f)
         fclose(f);
     return found;

@@ -100,7 +100,8 @@ bool secure_load(struct secure *s, struct config *c, struct config_errors *error
     return right;
 }
 
-/* New connections use the contexts of `fresh`, which is taken over. A side that is plain in one of them stays. */
+/* New connections use the contexts of `fresh`, which is taken over. A side that is plain stays plain, and a TLS side
+ * stays as it is if `fresh` has no context for it. */
 static void secure_replace(struct secure *s, struct secure *fresh) {
     for (size_t i = 0; i < SECURE_SIDES; i++) {
         if (s->side[i] && fresh->side[i])
@@ -205,8 +206,8 @@ void live_look_up(const struct config *c, void (*tell)(const char *text)) {
 
 /* ---- descriptors ----------------------------------------------------------------------------------- */
 
-/* If the system permits fewer descriptors, clients and their own connections to nodes share them. The own ones get a
- * quarter. A reload does not change the number for these connections. */
+/* If the system permits fewer descriptors, clients share them with their own connections to nodes, which get a quarter.
+ * A reload does not change the number of these connections. */
 void live_raise_limit(struct proxy_shared *shared, const struct config *c, int64_t maxclients) {
     struct rlimit limit;
     rlim_t pins = shared->upstream.pins_total, spare = SPARE_DESCRIPTORS; /* for listeners, the log */
@@ -236,7 +237,8 @@ void live_raise_limit(struct proxy_shared *shared, const struct config *c, int64
     rlim_t clients = left > pins ? left - pins : 1;
     clients = clients < (rlim_t)maxclients ? clients : (rlim_t)maxclients;
     shared->maxclients = (int64_t)clients;
-    shared->upstream.pins_total = (unsigned)pins;
+    if (!reloads) /* at a reload other threads read it */
+        shared->upstream.pins_total = (unsigned)pins;
     log_warning("maxclients %lld: only %lld are possible with %lld open files, %lld of which may have connections to "
                 "nodes for themselves; raise the limit (ulimit -n)",
                 (long long)maxclients, (long long)clients, (long long)given, (long long)pins);

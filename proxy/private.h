@@ -140,7 +140,8 @@ void live_show(void *l, const struct report *report);
 
 /* ---- own_password.c ---- */
 
-/* Asks for the passwords, and sets the proxy's logins. A command gets 30 s; at a reload the thread runs it later. */
+/* Asks for the passwords, and sets the proxy's logins. A command gets 30 s; at a reload the thread runs it later.
+ * False: `errors` says why not. */
 bool own_password_ask(const struct config *config, bool reload, struct config_errors *errors);
 /* Has the thread, if there is a login, ask by this configuration, to which it takes a reference. */
 void own_password_watch(const struct config *config, bool reloaded);
@@ -165,21 +166,22 @@ int embedded_pid(const struct embedded *e);
 /* Watches them in the thread that has started them, which must live as long. Whenever a server ends, its role's `ended`
  * gets `arg` and the reason, and it is started again, empty, at the same address, after growing pauses. */
 void embedded_watch(struct embedded *e, struct ev_loop *loop, void *arg);
-/* Stops watching, before the loop is freed. */
+/* Stops watching, before the loop is freed. NULL: there are none. */
 void embedded_unwatch(struct embedded *e);
-/* Stops the servers and removes their folders. */
+/* Stops the servers and removes their folders. NULL: there are none. */
 void embedded_stop(struct embedded *e);
 
 /* ---- ending.c ---- */
 
 struct ending {
-    /* Set by the program, which owns them; then the state. */
+    /* Set by the program, which owns them. */
     struct proxy_shared *shared;
     const struct listen_set *listeners;
     void (*close_pages)(void *arg); /* ends the HTTP server */
     void *arg;
     struct embedded *embedded; /* NULL: none */
     char **argv;
+    /* The state. */
     pid_t successor;      /* the new process, until it is ready; else 0 */
     int pipe;             /* what it reports */
     struct ev_io word;    /* of the pipe */

@@ -60,10 +60,10 @@ struct worker_thread {
     /* for questions.c, in the first worker */
     struct eviction_state evictions, evictions_found; /* as known; of the present round of questions */
     size_t evictions_due;                             /* answers of that round; 0: there is none */
-    struct request_owner presence;
-    int64_t evictions_ms; /* when it last asked the nodes */
-    int64_t capacity_ms;  /* when it last asked for maxclients */
-    int64_t presence_ms;  /* when questions_tick last asked */
+    struct request_owner presence;                    /* of the request that writes that this process is there */
+    int64_t evictions_ms;                             /* when it last asked the nodes */
+    int64_t capacity_ms;                              /* when it last asked for maxclients */
+    int64_t presence_ms;                              /* when questions_tick last asked */
     bool presence_asking;
     bool space_asking;                            /* same_redis.c has asked for the mark */
     bool space_waits;                             /* the worker will open once the mark is found */
@@ -101,7 +101,8 @@ extern const struct metric_table node_figures_table;
 bool node_is_down(const struct node_figures *f);
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* Adds up the boards of all workers, at most a second old, to an empty sum. The caller frees sum->nodes. */
+/* Adds up the boards of all workers, to an empty sum: this worker's is current, the others' are at most a second old.
+ * The caller frees sum->nodes. */
 void node_board_sum(struct worker *w, struct node_board *sum);
 
 /* ---- questions.c ---- */
@@ -112,7 +113,8 @@ void readiness_ask(struct worker *w);
 const char *readiness_trouble(struct worker *w, const char *address);
 /* Asks the masters for maxclients, if the last answers are old. */
 void capacity_tick(struct worker *w);
-/* The first worker's limits and presence: asks what was not asked lately. At most once a second. */
+/* Asks the masters for their limits, and writes that this process is there, unless that was done lately. The first
+ * worker calls it, at most once a second. */
 void questions_tick(struct worker *w);
 /* Reports the policy, and whether it may evict locks. From any worker's thread. */
 void evictions_report(struct worker *w, const struct report *r);

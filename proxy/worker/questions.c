@@ -20,8 +20,9 @@
  * Presence. After a replica was promoted by hand, or a name has moved, some proxies may go on before the Redis of
  * before, and two proxies give out the same locks. Each process writes every 10 s to one hash in Redis that it is there
  * (presence.lua). The answer names the processes that were there when the data got a new replication id, and have not
- * followed. A proxy writes once it has met another proxy's lease: before, there is nothing that could split. A
- * cluster's nodes agree on each slot's master, and are not asked.
+ * followed. A proxy writes once it has met another proxy's lease: before, there is nothing that could split, and no key
+ * of ours is in Redis. A cluster's nodes agree on each slot's master, and are not asked. Two Redis servers that never
+ * had the same data have nothing by which proxies could know of each other.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,7 +163,8 @@ static const char *policy_name(unsigned policy) {
 static const char *info_field(const struct call_end *end, const char *name, size_t *len) {
     const char *p = end->reply, *at = NULL;
     struct resp_item page;
-    if (!end->error && resp_item_read(&p, end->reply + end->len, &page) && (page.type == '$' || page.type == '='))
+    if (!end->error && resp_item_read(&p, end->reply + end->len, &page) && (page.type == '$' || page.type == '=') &&
+        page.str)
         at = memmem(page.str, page.len, name, strlen(name));
     *len = at ? strcspn(at + strlen(name), "\r\n") : 0;
     return at ? at + strlen(name) : NULL;

@@ -23,8 +23,8 @@
  *                                                          │                           no, it is gone: go
  *                                                          └─> yes: stay there, and warn
  *
- * All threads go together. To a Redis without the mark, which has other data, they go only after the old Redis was out
- * of reach three times in a row.
+ * All threads go together: two threads at two servers would give out one lock twice. To a Redis without the mark, which
+ * has other data, they go only after the old Redis was out of reach three times in a row.
  */
 #include <stdio.h>
 #include <string.h>
@@ -43,7 +43,8 @@
 enum { MARK_SLOT = 0, ERROR_MAX = 200, AWAY_LEAST = 3 };
 enum { SPACE_MARK_MS = 2 * 60 * 1000, HOST_MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000 };
 
-/* Begins a command on a key that no client is shown: it is named like a guard record. `whose`: a process's id, "". */
+/* Begins a command on a key named like a guard record, so that no client is shown it; it belongs to no lock. The name
+ * is of `what`, `whose` mark it is (a process's id, or ""), and a suffix. */
 static void build_mark(struct worker *w, const char *command, size_t argc, const char *what, const char *whose,
                        const char *suffix) {
     char key[128];

@@ -63,8 +63,9 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m);
 bool worker_unready(struct worker *w, bool all, struct text *why);
 /* How many key patterns seen since then look like locks and match no rule. */
 size_t worker_unruled(struct worker *w, int64_t since_ms);
-/* Writes the mark by which a new process knows its Redis (same_redis.c), for two minutes. Calls `done` once, perhaps at
- * once; `error` is Redis's or the proxy's error, borrowed, or NULL. In the first worker's thread. */
+/* Writes the mark by which a new process knows its Redis (same_redis.c), for two minutes. Calls `done` once, perhaps
+ * before this function returns; `error` is Redis's or the proxy's error, borrowed, or NULL. In the first worker's
+ * thread, and not again before `done` was called. */
 void lock_space_mark(struct worker *w, const char *mark, void (*done)(void *arg, const char *error), void *arg);
 /* Whether the error says that the proxy's own user may not use the mark. Then processes can't be compared. */
 bool lock_space_forbidden(const char *error);
