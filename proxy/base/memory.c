@@ -30,11 +30,6 @@ void *memory_realloc(void *old, size_t size) {
     return checked(realloc(old, size ? size : 1), size);
 }
 
-void *memory_for_one_more(void *array, size_t count, size_t size) {
-    bool full = (count & (count - 1)) == 0; /* 0, or a power of two */
-    return full || !array ? memory_realloc(array, (count ? 2 * count : 1) * size) : array;
-}
-
 char *memory_strndup(const char *s, size_t len) {
     char *p = memory_alloc(len + 1);
     memcpy(p, s, len);
@@ -54,11 +49,6 @@ void memory_forget(void *p, size_t len) {
     if (p)
         explicit_bzero(p, len);
     free(p);
-}
-
-void memory_free_several(void *const *list, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        free(list[i]);
 }
 
 size_t memory_resident(void) {

@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Each returns memory that the caller owns and frees with memory_free. */
@@ -18,7 +19,10 @@ void memory_forget(void *p, size_t len);
 /* Frees several; each may be NULL. */
 #define MEMORY_FREE_ALL(...)                                                                                           \
     memory_free_several((void *const[]){__VA_ARGS__}, ARRAY_SIZE(((void *const[]){__VA_ARGS__})))
-void memory_free_several(void *const *list, size_t count);
+static inline void memory_free_several(void *const *list, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        memory_free(list[i]);
+}
 
 /* The number of elements of an array that is no pointer. */
 #define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
@@ -31,7 +35,10 @@ void memory_free_several(void *const *list, size_t count);
         (array) = memory_for_one_more(array, count, sizeof(*(array)));                                                 \
         &(array)[(count)++];                                                                                           \
     })
-void *memory_for_one_more(void *array, size_t count, size_t size) __attribute__((returns_nonnull, warn_unused_result));
+static inline void *memory_for_one_more(void *array, size_t count, size_t size) {
+    bool full = (count & (count - 1)) == 0; /* 0, or a power of two */
+    return full || !array ? memory_realloc(array, (count ? 2 * count : 1) * size) : array;
+}
 
 /* Gives free memory between allocations back to the system, if the process has grown since the last time. To be called
  * once a second by one thread, for the memory of all. */

@@ -65,7 +65,7 @@ LAYERS = {
     "proxy": (EVERYTHING, ("libev", "hiredis", "libuuid")),
     # The simulator drives the engine, which has no input or output, and the scripts as the proxy sends them.
     "tests/sim": (("parser", "proxy/base", "proxy/lock", "proxy/upstream"), ("lua", "lauxlib", "lualib")),
-    # The part for waiting attempts uses the proxy's own wait.c.
+    # The part for waiting attempts uses the proxy's own lock_wait.c.
     "tests/sim/waits": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
                          "proxy/session/locks", "proxy/session/waits", "tests/sim"), ()),
     # The part for quorum has the proxy's own code from the session to the witnesses, in place of libev and the upstream.

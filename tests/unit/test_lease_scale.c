@@ -47,7 +47,6 @@ void *__wrap_memory_alloc(size_t size);
 void *__wrap_memory_zalloc(size_t size);
 void *__wrap_memory_realloc(void *old, size_t size);
 void __wrap_memory_free(void *p);
-void __wrap_memory_free_several(void *const *list, size_t count);
 
 void *__wrap_memory_alloc(size_t size) {
     size_t whole = weight(size);
@@ -93,11 +92,6 @@ void __wrap_memory_free(void *p) {
     }
     memcpy(p, &spare[whole / CHUNK], sizeof(void *));
     spare[whole / CHUNK] = piece;
-}
-
-void __wrap_memory_free_several(void *const *list, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        __wrap_memory_free(list[i]);
 }
 
 void *__wrap_memory_realloc(void *old, size_t size) {
