@@ -126,33 +126,38 @@ static inline void timer_place(struct timer_heap *h, uint32_t place, struct time
     timer_put(h, place, slot);
 }
 
-static void timers_resize(struct timer_heap *h, uint32_t cap) {
+static __attribute__((noinline)) void timers_resize(struct timer_heap *h, uint32_t cap) {
     h->cap = cap;
     h->slots = memory_realloc(h->slots, ((size_t)cap + 1) * sizeof(*h->slots));
 }
 
-void timer_set(struct timer_heap *h, struct timer *t, int64_t due_ms) {
+static void timer_take(struct timer_heap *h, struct timer *t) {
     uint32_t place = t->place;
-    if (due_ms != NO_DEADLINE) {
-        if (!place && h->count == h->cap)
-            timers_resize(h, h->cap ? h->cap + h->cap / 2 : 16);
-        timer_place(h, place ? place : ++h->count, (struct timer_slot){due_ms, t});
-    } else if (place) {
-        t->place = 0;
-        struct timer_slot last = h->slots[h->count--];
-        invariant_debug(place <= h->count + 1 && h->count < UINT32_MAX, "a timer at %u of %u", place, h->count);
-        if (last.timer != t)
-            timer_place(h, place, last);
-        if (h->cap > 1024 && h->count < h->cap / 4) /* only a burst of timers needed the memory */
-            timers_resize(h, h->cap / 2);
+    t->place = 0;
+    struct timer_slot last = h->slots[h->count--];
+    invariant_debug(place <= h->count + 1 && h->count < UINT32_MAX, "a timer at %u of %u", place, h->count);
+    if (last.timer != t)
+        timer_place(h, place, last);
+    if (h->cap > 1024 && h->count < h->cap / 4) /* only a burst of timers needed the memory */
+        timers_resize(h, h->cap / 2);
+}
+
+void timer_set(struct timer_heap *h, struct timer *t, int64_t due_ms) {
+    if (due_ms == NO_DEADLINE) {
+        if (t->place)
+            timer_take(h, t);
+        return;
     }
+    if (!t->place && h->count == h->cap)
+        timers_resize(h, h->cap ? h->cap + h->cap / 2 : 16);
+    timer_place(h, t->place ? t->place : ++h->count, (struct timer_slot){due_ms, t});
 }
 
 struct timer *timer_due(struct timer_heap *h, int64_t now_ms) {
     if (h->count == 0 || h->slots[1].due_ms > now_ms)
         return NULL;
     struct timer *t = h->slots[1].timer;
-    timer_set(h, t, NO_DEADLINE);
+    timer_take(h, t);
     return t;
 }
 

@@ -193,6 +193,8 @@ static void close_ended(struct upstream *u) {
 
 void pin_close_unpinned(struct upstream *u) {
     struct upstream_pin *pin;
+    if (!u->dedicated_ended && list_empty(&u->unpinned)) /* as a rule */
+        return;
     if (u->dedicated_ended)
         close_ended(u);
     while ((pin = LIST_FIRST(&u->unpinned, struct upstream_pin, link))) {
