@@ -32,7 +32,7 @@
 
 enum {
     CONNECTIONS_MAX = 64,
-    ADDRESS_MAX = 32,   /* the part of them that one address may have */
+    ADDRESS_MAX = 32,   /* connections that one address may have */
     ACCEPTED_A_RUN = 8, /* so that a new connection has some turns before it is the oldest */
     WHOLE_MS = 10000,   /* from the connection to the last byte of the answer */
     PAUSE_MS = 200,     /* after running out of descriptors */

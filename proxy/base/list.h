@@ -20,7 +20,7 @@ struct list_node {
 /* The structure of type `type` whose member `member` is `node`. */
 #define LIST_ENTRY(node, type, member) ((type *)(void *)((char *)(node)-offsetof(type, member)))
 
-/* The same for a node that may be NULL: NULL then. */
+/* LIST_ENTRY of a node that may be NULL; NULL then. */
 #define LIST_ENTRY_OR_NULL(node, type, member) ((type *)list_entry_or_null(node, offsetof(type, member)))
 static inline void *list_entry_or_null(const void *node, size_t offset) {
     return node ? (char *)(uintptr_t)node - offset : NULL;

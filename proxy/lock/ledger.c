@@ -608,8 +608,8 @@ void session_stats_free(struct peer *p, struct session_stats *h) {
 }
 
 void session_stats_clear(struct peer *p) {
-    for (struct list_node *n; (n = list_first(&p->session_stats));)
-        session_stats_free(p, LIST_ENTRY(n, struct session_stats, of_peer));
+    for (struct session_stats *h; (h = LIST_FIRST(&p->session_stats, struct session_stats, of_peer));)
+        session_stats_free(p, h);
 }
 
 void tenure_remove(struct tenure *t) {

@@ -110,9 +110,9 @@ static void leave(struct shard *sh, struct peer *p, unsigned *steps, int64_t now
 static void leave_all(struct lock_engine *e, struct list_node *from, unsigned *steps, int64_t now_ms) {
     while (*steps > 0) {
         pthread_mutex_lock(&e->clients.mutex);
-        struct list_node *n = list_shift(from);
-        uint64_t id = n ? LIST_ENTRY(n, struct peer, closed_link)->id : 0;
-        struct shard *sh = n ? LIST_ENTRY(n, struct peer, closed_link)->shard : NULL;
+        const struct peer *closed = LIST_SHIFT(from, struct peer, closed_link);
+        uint64_t id = closed ? closed->id : 0;
+        struct shard *sh = closed ? closed->shard : NULL;
         pthread_mutex_unlock(&e->clients.mutex);
         if (!sh)
             return;

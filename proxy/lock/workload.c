@@ -40,8 +40,7 @@ static void fact_remove(struct shard *sh, struct fact *known) {
 }
 
 static struct fact *fact_first(const struct shard *sh) {
-    struct list_node *n = list_first(&sh->confirmed);
-    return n ? LIST_ENTRY(n, struct fact, order) : NULL;
+    return LIST_FIRST(&sh->confirmed, struct fact, order);
 }
 
 /* Changes what is known of a workload: `facts` hold now, `over` do not. Returns all that is known now. */
@@ -209,8 +208,8 @@ void workload_trim(struct shard *sh, int64_t now_ms) {
 }
 
 void workload_clear(struct shard *sh) {
-    for (struct list_node *n; (n = list_first(&sh->idle_workloads));)
-        workload_remove(sh, LIST_ENTRY(n, struct workload, idle));
+    for (struct workload *f; (f = LIST_FIRST(&sh->idle_workloads, struct workload, idle));)
+        workload_remove(sh, f);
     table_clear(&sh->workloads);
     for (struct fact *known; (known = fact_first(sh));)
         fact_remove(sh, known);

@@ -254,7 +254,7 @@ enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000, OLDEST_SHOWN_MAX = 10
 int64_t worker_now(struct worker *w);
 /* A monotonic clock, in seconds, read at each call: for durations. */
 double worker_steady(struct worker *w);
-/* The same clock in ms. */
+/* worker_steady in ms. */
 static inline int64_t worker_steady_ms(struct worker *w) {
     return (int64_t)(worker_steady(w) * 1000. + 0.5);
 }

@@ -677,7 +677,8 @@ struct fence_looks *fence_looks_new(struct session *s, fence_looked_fn done, voi
     return l;
 }
 
-/* Also called for each answer: the looks that are being sent count as one. */
+/* Takes each answer of a look, and is called once when all looks are sent: the looks that are being sent count as one.
+ */
 void fence_looks_go(struct fence_looks *l) {
     invariant(l->left > 0, "more answers come than looks were sent");
     if (--l->left > 0)

@@ -47,8 +47,8 @@ struct lock_call {
 /* Starts a call for a lock in the session's database: allocates it, and has the engine plan it. */
 struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
                              size_t key_len);
-/* The same for a lock in database `db`, and for a command that came some time ago: the session's later input is no sign
- * of overlapping requests. */
+/* lock_begin for a lock in database `db`, and for a command that came some time ago: the session's later input is no
+ * sign of overlapping requests. */
 struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                   const char *key, size_t key_len);
 /* Copies the name of the client's command in capitals, for incidents. */
@@ -137,7 +137,7 @@ extern const struct call_end lock_released_end, lock_not_sent_end, lock_unknown_
 
 /* Tells the engine how a call ended, and frees the call. s NULL: the session is closed. */
 void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
-/* The same for all calls of the command whose first call this is. */
+/* lock_learnt for all calls of the command whose first call this is. */
 void lock_learnt_all(struct worker *w, struct session *s, struct lock_call *first, const struct lock_result *result);
 /* Records how long the call took, for metrics. */
 void lock_note_time(struct worker *w, const struct lock_call *l);
@@ -148,7 +148,8 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
  * call has ended, and the engine knows its result. */
 void lock_handover_sent(struct session *s, struct lock_call *l);
 void lock_handover_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
-/* The same number for lanes whose requests reach the node in the order in which one thread sends them. */
+/* A number that two lanes have in common if their requests reach the node in the order in which one thread sends them.
+ */
 uint64_t lock_handover_way(const struct upstream_lane *lane);
 
 /* The lease of a lock, as witnesses know it. token "": another proxy gave it. Borrows all of it. */

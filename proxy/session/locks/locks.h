@@ -86,7 +86,7 @@ struct lock_call;
 struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                const struct lock_command *lc, const char *key, size_t key_len,
                                const struct lock_words *words);
-/* The same for a command that removes or replaces lock keys. NULL: the error is LOCK_TOO_MANY_KEYS. */
+/* lock_prepare for a command that removes or replaces lock keys. NULL: the error is LOCK_TOO_MANY_KEYS. */
 struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k);
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct lock_answer *out);
@@ -173,7 +173,7 @@ void audit_released(struct session *s);
 
 /* Forwards a request with keys. If rules in audit concern them, audit_end takes the reply. */
 enum dispatch_result audit_forward(struct session *s, const struct request_class *k);
-/* The same for a command that looks like a lock command, on a key outside of all rules, or of a kind that its rule
+/* audit_forward for a command that looks like a lock command, on a key outside of all rules, or of a kind that its rule
  * lacks. A script has one such key. */
 enum dispatch_result audit_forward_outside(struct session *s, const struct request_class *k);
 
@@ -188,8 +188,8 @@ struct lock_interest {
  */
 bool event_wanted(const struct lock_interest *in, const struct command *c, const struct resp_request *r,
                   const char *bytes, const char *key, size_t len);
-/* The same for a list or sorted set that may be a semaphore: true for a sample of the commands that take, and for all
- * commands on a key that was seen to be taken from. */
+/* event_wanted for a list or sorted set that may be a semaphore: true for a sample of the commands that take, and for
+ * all commands on a key that was seen to be taken from. */
 bool event_permit_wanted(const struct lock_interest *in, const struct command *c, const char *key, size_t len);
 
 /* Forwards a request for which lock_shows_fields is true. Reads the reply if the session has lost an attempt for the

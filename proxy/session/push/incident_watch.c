@@ -67,19 +67,18 @@ static void look_later(struct worker_watches *all) {
 /* Writes some lines for the watch that has waited longest. Each step is a task, so that others come in between. */
 static bool feed_step(struct worker *w, struct worker_slices *slices) {
     struct worker_watches *all = w->watches;
-    struct list_node *n = all ? list_first(&all->due) : NULL;
+    struct watch *watch = all ? LIST_FIRST(&all->due, struct watch, link) : NULL;
     if (all)
         all->sliced = false;
-    if (!n)
+    if (!watch)
         return false;
-    struct watch *watch = LIST_ENTRY(n, struct watch, link);
     struct session *s = watch->session;
     invariant(push_of(s)->watch == watch, "a watch belongs to another session");
     watch->stalled = is_stalled(s);
     bool may = !watch->stalled && s->state == SESSION_OPEN;
     bool more = may && w->shared->watch->lines(watch->lines, put_line, s);
-    list_remove(n);
-    list_append(more ? &all->due : &all->idle, n);
+    list_remove(&watch->link);
+    list_append(more ? &all->due : &all->idle, &watch->link);
     if (watch->stalled)
         look_later(all);
     feed(all);
